@@ -8,11 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from safetensors.torch import save as to_bytes
-from torch import Tensor, nn
+from torch import Tensor
 
 from firth import convert, encoders, objectives, tokenizers
 from firth.config import from_dict, to_dict
@@ -31,31 +27,28 @@ from firth.convert.peft import (
 )
 from firth.convert.row_quantised import QUANTISED, save_quantised
 from firth.convert.sentence_transformers import Embedding, read_embedding, read_layers, write_embedding
-from firth.convert.task_heads import TaskWeights, TransformersHead
+from firth.convert.task_heads import TransformersHead
 from firth.convert.vector_head import VECTOR_HEAD, VectorHead, read_vector_head, write_vector_head
 from firth.errors import BadConfig, BadInput, Damaged, Unsupported
-from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
+from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model
+from firth.finetuned_parts import finetuning_notes, with_foreign_head, with_tasks, write_heads
 from firth.folder import FORMAT, WEIGHTS, begin, card, finish
 from firth.model_parts import (
     Checkpoint,
     LightAdapter,
     described,
-    finetuned_tensors,
     head_for_transformers,
     layout_name_of,
+    load_weights,
     make_head,
     make_objective,
     merged,
     only_task,
     token_table,
 )
-from firth.nn.adapters import insert_adapters
 from firth.nn.encoder_decoder import EncoderDecoder
-from firth.nn.features import Features
-from firth.nn.prefix import insert_prefixes
 from firth.objectives import resolve
 from firth.objectives.objective import Objective
-from firth.tasks.task import Head
 from firth.tensors import UNLIMITED, Encoder, parameter_count
 from firth.tokenizers import Tokenizer
 
@@ -74,32 +67,24 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
     """
     begin(folder)
     encoder = checkpoint.encoder
-    goals = checkpoint.goals
-    pad_id = checkpoint.tokenizer.vocab.pad
+    vocab = checkpoint.tokenizer.vocab
     layout = convert.layout(layout_name_of(checkpoint))
-    is_light = checkpoint.light is not None
-    tensors = layout.tensors_of(encoder, goals, pad_id=pad_id) if weights and not is_light else {}
-    settings = layout.config_json(encoder, goals, pad_id=pad_id)
     head = head_for_transformers(checkpoint)
+    settings = layout.config_json(encoder, checkpoint.goals, pad_id=vocab.pad)
     if head is not None and not bits:
-        tensors.update(head.tensors)
         settings.update(head.settings)
-    if is_light:
+    weights_name = WEIGHTS
+    if checkpoint.light is not None:
         weights_name = _write_light(folder, checkpoint, head)
     elif bits:
-        weights_name = QUANTISED
-        save_quantised(folder / QUANTISED, tensors, bits=bits)
-        (folder / WEIGHTS).unlink(missing_ok=True)
-    else:
-        weights_name = WEIGHTS
-        if weights:
-            write_weights(folder / WEIGHTS, tensors)
+        weights_name = _write_quantised(folder, checkpoint, layout, bits=bits)
+    elif weights:
+        _write_weights(folder, checkpoint, layout, head)
     written = _write_optional_files(folder, checkpoint)
     written += _save_nested_models(folder, checkpoint, layout)
 
     if isinstance(encoder, EncoderDecoder):
         # Other programs need to know how a target begins and ends.
-        vocab = checkpoint.tokenizer.vocab
         settings |= {"decoder_start_token_id": encoder.start_token(vocab.cls), "eos_token_id": vocab.sep}
 
     max_length = None
@@ -117,6 +102,24 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
     )
 
 
+def _write_weights(folder: Path, checkpoint: Checkpoint, layout: FolderLayout, head: TransformersHead | None) -> None:
+    """Writes the tensors of the encoder, of its goals and of a head that transformers has."""
+    pad_id = checkpoint.tokenizer.vocab.pad
+    tensors = layout.tensors_of(checkpoint.encoder, checkpoint.goals, pad_id=pad_id)
+    if head is not None:
+        tensors.update(head.tensors)
+    write_weights(folder / WEIGHTS, tensors)
+
+
+def _write_quantised(folder: Path, checkpoint: Checkpoint, layout: FolderLayout, *, bits: int) -> str:
+    """Writes the rounded tensors of the encoder and of its goals; returns the name of their file."""
+    pad_id = checkpoint.tokenizer.vocab.pad
+    tensors = layout.tensors_of(checkpoint.encoder, checkpoint.goals, pad_id=pad_id)
+    save_quantised(folder / QUANTISED, tensors, bits=bits)
+    (folder / WEIGHTS).unlink(missing_ok=True)
+    return QUANTISED
+
+
 def _write_optional_files(folder: Path, checkpoint: Checkpoint) -> list[str]:
     """Writes what not every model has: how it embeds, a vector head, heads of tasks. Returns their files."""
     encoder = checkpoint.encoder
@@ -128,7 +131,7 @@ def _write_optional_files(folder: Path, checkpoint: Checkpoint) -> list[str]:
         # `_write_light` wrote it beside the weights.
         written.append(ADAPTER_CONFIG)
     if checkpoint.tasks:
-        _write_heads(folder / HEAD, checkpoint)
+        write_heads(folder / HEAD, checkpoint)
         written.append(HEAD)
     return written
 
@@ -143,16 +146,6 @@ def _write_light(folder: Path, checkpoint: Checkpoint, head: TransformersHead | 
         folder, checkpoint.encoder, head, base=light.base, layout_name=layout_name_of(checkpoint), config=light.config
     )
     return ADAPTER_WEIGHTS
-
-
-def _write_heads(path: Path, checkpoint: Checkpoint) -> None:
-    """Writes all tensors that fine-tuning added."""
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in finetuned_tensors(checkpoint).items():
-        # Cloned, because safetensors refuses tensors that share memory.
-        on_cpu = tensor.detach().cpu().contiguous()
-        tensors[name] = on_cpu.clone()
-    write_bytes(path, to_bytes(tensors))
 
 
 def _save_nested_models(folder: Path, checkpoint: Checkpoint, layout: FolderLayout) -> list[str]:
@@ -185,7 +178,7 @@ def load(folder: Path) -> Checkpoint:
         )
     # The folder's layout decides which encoder it is, and how its tensors are renamed.
     encoder: Encoder = encoders.resolve(weights.encoder_name)(in_language(weights.config, notes))  # type: ignore[type-var]
-    _load_weights(encoder, weights.encoder, folder)
+    load_weights(encoder, weights.encoder, folder)
     goals = _load_goals(folder, notes, weights, encoder, tokenizer)
     # The rest of the notes is kept, so that saving the model again loses nothing.
     info = {key: value for key, value in notes.items() if key not in MODEL_KEYS}
@@ -203,9 +196,9 @@ def load(folder: Path) -> Checkpoint:
         layout=model_type,
     )
     if notes.get("tasks"):
-        checkpoint = _with_tasks(folder, checkpoint, notes)
+        checkpoint = with_tasks(folder, checkpoint, notes)
     elif weights.task is not None:
-        checkpoint = _with_foreign_head(folder, checkpoint, weights.task)
+        checkpoint = with_foreign_head(folder, checkpoint, weights.task)
     return checkpoint
 
 
@@ -232,7 +225,7 @@ def _load_light(folder: Path, notes: JsonObject) -> Checkpoint:
     light = LightAdapter(str(base_folder), config, base)
     checkpoint = replace(base, encoder=encoder.eval(), goals={}, info=info or base.info, tasks={}, light=light)
     if notes.get("tasks"):
-        return _with_tasks(folder, checkpoint, notes)
+        return with_tasks(folder, checkpoint, notes)
     task = foreign_task(adapter, base.layout, settings=_settings_if_any(folder))
     if task is None:
         return checkpoint
@@ -240,7 +233,7 @@ def _load_light(folder: Path, notes: JsonObject) -> Checkpoint:
         # Classes with a layer of their own do not use the model's.
         encoder.pooler = None  # type: ignore[assignment]
         encoder.config = replace(encoder.config, pooler=False)
-    return _with_foreign_head(folder, checkpoint, task)
+    return with_foreign_head(folder, checkpoint, task)
 
 
 def _settings_if_any(folder: Path) -> JsonObject:
@@ -305,74 +298,8 @@ def _load_goals(
         except BadConfig as error:
             raise Damaged(f"{folder}/firth.json was written by another version of firth: {error}") from None
         goals[name] = make_objective(name, config, encoder, tokenizer)
-        _load_weights(goals[name], tensors, folder)
+        load_weights(goals[name], tensors, folder)
     return goals
-
-
-def _load_weights(module: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Loads tensors into a module; raises with the name of the first one whose shape differs."""
-    expected = module.state_dict()
-    for name, tensor in tensors.items():
-        if name in expected and expected[name].shape != tensor.shape:
-            shapes = f"{tuple(tensor.shape)} where config.json asks for {tuple(expected[name].shape)}"
-            raise Damaged(f"{folder}: the weights and the config are not of one model: {name} has {shapes}.")
-    module.load_state_dict(tensors)
-
-
-def _with_tasks(folder: Path, checkpoint: Checkpoint, notes: JsonObject) -> Checkpoint:
-    """The model with the heads, adapters and features that `firth.json` describes, and with their weights."""
-    adapter_width = notes.get("adapter_width", 0)
-    # All parts are made with new weights here; `_load_heads` fills them.
-    if adapter_width:
-        insert_adapters(checkpoint.encoder, adapter_width)
-    prefix_length = notes.get("prefix_length", 0)
-    if prefix_length:
-        insert_prefixes(checkpoint.encoder, prefix_length)
-    feature_encoder = None
-    if notes.get("features"):
-        feature_encoder = Features(from_dict(Features.Config, notes["features"]), checkpoint.encoder).eval()
-    tasks: dict[str, Head] = {}
-    for name, row in notes["tasks"].items():
-        tasks[name] = make_head(name, row["config"], feature_encoder or checkpoint.encoder, labels=row["labels"])
-    text = (folder / "README.md").read_text("utf-8")
-    finetuned = replace(
-        checkpoint,
-        tasks=tasks,
-        feature_encoder=feature_encoder,
-        adapter_width=adapter_width,
-        prefix_length=prefix_length,
-        text=text,
-    )
-    _load_heads(folder / HEAD, finetuned)
-    return finetuned
-
-
-def _with_foreign_head(folder: Path, checkpoint: Checkpoint, found: TaskWeights) -> Checkpoint:
-    """The model with the head of a task that transformers wrote."""
-    head = make_head(found.task, dict(found.config), checkpoint.encoder, labels=found.labels)
-    missing = sorted(head.state_dict().keys() - found.tensors.keys())
-    if missing:
-        raise Damaged(f"{folder} lacks the weights of the head that its config.json names ({missing[0]}).")
-    _load_weights(head, found.tensors, folder)
-    return replace(checkpoint, tasks={found.task: head})
-
-
-def _load_heads(path: Path, checkpoint: Checkpoint) -> None:
-    """Copies the tensors of `head.safetensors` into a fine-tuned model; the names and shapes must be the same."""
-    wanted = finetuned_tensors(checkpoint)
-    try:
-        found = load_file(path)
-    except SafetensorError as error:
-        raise Damaged(f"{path} cannot be read ({error}); fetch or make it again.") from None
-    # Strict, as everywhere: no tensor may be missing, and none may be left over.
-    only_in_one = sorted(wanted.keys() ^ found.keys())
-    if only_in_one:
-        raise Damaged(f"{path} and firth.json differ: {only_in_one[0]} is in one of them only; make the model again.")
-    with torch.no_grad():
-        for name, tensor in wanted.items():
-            if tensor.shape != found[name].shape:
-                raise Damaged(f"{path}: {name} has the shape {tuple(found[name].shape)}.")
-            tensor.copy_(found[name])
 
 
 def _card(checkpoint: Checkpoint) -> str:
@@ -401,21 +328,7 @@ def _notes(checkpoint: Checkpoint) -> dict[str, object]:
     notes.pop("firth", None)
     notes["goals"] = {name: to_dict(goal.config) for name, goal in checkpoint.goals.items()}
     if checkpoint.tasks:
-        notes.update(_finetuning_notes(checkpoint))
-    return notes
-
-
-def _finetuning_notes(checkpoint: Checkpoint) -> dict[str, object]:
-    """The part of `firth.json` that `_with_tasks` reads."""
-    features = None
-    if isinstance(checkpoint.feature_encoder, Features):
-        features = to_dict(checkpoint.feature_encoder.features)
-    tasks: dict[str, dict[str, object]] = {}
-    for name, task in checkpoint.tasks.items():
-        tasks[name] = {"config": to_dict(task.config), "labels": to_dict(task.labels)}
-    notes = {"adapter_width": checkpoint.adapter_width, "features": features, "tasks": tasks}
-    if checkpoint.prefix_length:
-        notes["prefix_length"] = checkpoint.prefix_length
+        notes.update(finetuning_notes(checkpoint))
     return notes
 
 

@@ -127,6 +127,7 @@ def compress(
     of a method that follows begin with its name, such as `weights.bits=4`.
     """
     from firth.compression import compressing
+    from firth.compression.request import CompressionRequest
     from firth.compression.strength_search import Wanted
     from firth.run_folder import is_begun
     from firth.train.launch import is_restart, joined_ranks
@@ -134,7 +135,7 @@ def compress(
     texts = [vocabulary_from] if isinstance(vocabulary_from, str | Path) else vocabulary_from
     train_path = None if train is None else Path(train)
     methods_after = (then,) if isinstance(then, str) else tuple(then)
-    request = compressing.CompressionRequest(
+    request = CompressionRequest(
         model=models.find(model),
         method=by,
         data=Path(data),

@@ -5,23 +5,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from firth import encoders
 from firth.config import from_dict
 from firth.convert import own
-from firth.convert.peft import (
-    shared_copy,
-)
+from firth.convert.peft import shared_copy
 from firth.convert.sentence_transformers import Embedding, VectorLayer
 from firth.convert.task_heads import TransformersHead, transformers_head
 from firth.convert.vector_head import VectorHead
-from firth.errors import BadConfig, BadInput
+from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import JsonObject
-from firth.nn.adapters import adapter_parameters
-from firth.nn.features import Features
 from firth.nn.lora import LoraConfig, merge_lora
-from firth.nn.prefix import prefix_parameters
 from firth.objectives import resolve
 from firth.objectives.objective import Objective
 from firth.tasks import resolve as resolve_task
@@ -126,6 +121,16 @@ def make_objective(
     return goal.eval()
 
 
+def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Loads tensors into a module; raises with the name of the first one whose shape differs."""
+    expected = module.state_dict()
+    for name, tensor in tensors.items():
+        if name in expected and expected[name].shape != tensor.shape:
+            shapes = f"{tuple(tensor.shape)} where config.json asks for {tuple(expected[name].shape)}"
+            raise Damaged(f"{folder}: the weights and the config are not of one model: {name} has {shapes}.")
+    module.load_state_dict(tensors)
+
+
 def merged(checkpoint: Checkpoint) -> Checkpoint:
     """The model with LoRA's low-rank matrices added to its own; any other model as it is."""
     if checkpoint.light is None:
@@ -153,21 +158,6 @@ def layout_name_of(checkpoint: Checkpoint) -> str:
     if getattr(checkpoint.encoder.config, "block_sizes", ()):
         return own.PREFIX + name  # transformers' layouts have one size for all blocks
     return checkpoint.layout or name
-
-
-def finetuned_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The tensors that fine-tuning added, with their names in `head.safetensors`."""
-    tensors: dict[str, Tensor] = {}
-    added = {**adapter_parameters(checkpoint.encoder), **prefix_parameters(checkpoint.encoder)}
-    for name, parameter in added.items():
-        tensors[f"encoder.{name}"] = parameter
-    if isinstance(checkpoint.feature_encoder, Features):
-        for name, parameter in checkpoint.feature_encoder.own_parameters().items():
-            tensors[f"features.{name}"] = parameter
-    for task_name, task in checkpoint.tasks.items():
-        for name, tensor in task.state_dict().items():
-            tensors[f"{task_name}.{name}"] = tensor
-    return tensors
 
 
 def token_table(encoder: Encoder) -> Tensor | None:

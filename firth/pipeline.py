@@ -207,7 +207,7 @@ def finetune(
     """
     from firth.finetuning import running, ulmfit
     from firth.finetuning.few import running as few_labels
-    from firth.finetuning.jobs import FinetuneRequest
+    from firth.finetuning.job_config import FinetuneRequest
     from firth.report.finetuning import gather
     from firth.run_folder import RunFolder
 
@@ -254,7 +254,7 @@ def tune(
 
     `changes` are settings of all trials, which are not searched. There is no test file: measure the model afterwards.
     """
-    from firth.finetuning.jobs import FinetuneRequest
+    from firth.finetuning.job_config import FinetuneRequest
     from firth.finetuning.tuning import running as tuning
     from firth.report.tuning import gather
     from firth.run_folder import RunFolder

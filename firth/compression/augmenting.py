@@ -23,6 +23,8 @@ CANDIDATES = 15
 """Likeliest words that a replacement is drawn from."""
 WORD = re.compile(r"[\u3400-\u9fff]|\w+")
 """A Chinese character or a word."""
+Span = tuple[int, int]
+"""The first character of a word, and the one behind its last."""
 FIRST_ROW = 1_000_000_000
 """Copies have row numbers of their own, above those of any file."""
 
@@ -67,15 +69,9 @@ class Augmented:
 
     def _changed(self, text: str, *, counters: tuple[int, int, int]) -> str:
         """The text with some of its words replaced; as it is if it is too long for the model."""
-        spans: list[tuple[int, int]] = []
         # A text may spell the mask itself. The model fills it, too, but it stays.
         spelled = [match.span() for match in re.finditer(re.escape(self._mask), text)]
-        for number, match in enumerate(WORD.finditer(text)):
-            first, last = match.span()
-            is_spelled_mask = any(start < last and first < end for start, end in spelled)
-            draw = rng.uniform(self.key, *counters, number, 0)
-            if not is_spelled_mask and draw < REPLACED_SHARE:
-                spans.append((first, last))
+        spans = self._drawn_words(text, spelled, counters=counters)
         if not spans:
             return text
         try:
@@ -97,13 +93,24 @@ class Augmented:
             end_before = end
         return "".join([*parts, text[end_before:]])
 
+    def _drawn_words(self, text: str, spelled: Sequence[Span], *, counters: tuple[int, int, int]) -> list[Span]:
+        """The words to replace, drawn at random; none that overlaps a mask which the text spells."""
+        drawn: list[Span] = []
+        for number, match in enumerate(WORD.finditer(text)):
+            first, last = match.span()
+            is_spelled_mask = any(start < last and first < end for start, end in spelled)
+            draw = rng.uniform(self.key, *counters, number, 0)
+            if not is_spelled_mask and draw < REPLACED_SHARE:
+                drawn.append((first, last))
+        return drawn
+
     @property
     def _mask(self) -> str:
         """How the model's mask is spelled."""
         vocab = self.model.checkpoint.tokenizer.vocab
         return vocab.tokens[vocab.mask]
 
-    def _masked(self, text: str, spans: Sequence[tuple[int, int]]) -> str:
+    def _masked(self, text: str, spans: Sequence[Span]) -> str:
         parts: list[str] = []
         end_before = 0
         for start, end in spans:

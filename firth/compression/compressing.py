@@ -7,9 +7,8 @@ hashes, OUT/strength-K the states and logs of each strength, OUT/results.json th
 
 import logging
 import shutil
-import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -21,24 +20,23 @@ from firth.compression.gate import Comparison, Gate, Subject
 from firth.compression.job_rows import read_rows
 from firth.compression.method import CompressionJob, Method, MethodConfig
 from firth.compression.method_chain import Chain, FollowUp, read_follow_ups
-from firth.compression.strength_search import Chosen, Trial, Wanted, search
-from firth.config import load_toml, override, to_dict, to_toml
-from firth.corpus.readers import find_files
-from firth.errors import BadConfig, BadInput
+from firth.compression.request import CompressionRequest, numbers_of, refuse_other_run, source_of
+from firth.compression.strength_search import Trial, Wanted, search
+from firth.config import override, to_dict
+from firth.errors import BadConfig
 from firth.files import (
     MANIFEST,
     JsonObject,
     atomic_folder,
     check_can_be_made,
     read_json,
-    sha256,
     write_bytes,
     write_json,
     write_manifest,
 )
 from firth.inference.model import Model
 from firth.run_folder import RunFolder
-from firth.run_source import RESULTS, CompressionSource, SourceFile, model_sha256
+from firth.run_source import RESULTS
 from firth.temporary import temporary_folder
 from firth.train.parallel import chosen_device, current_world
 
@@ -47,41 +45,6 @@ log = logging.getLogger(__name__)
 MODEL = "model"
 """The folder of a saved candidate, in that of its strength."""
 CARD = "README.md"
-
-
-@dataclass(frozen=True)
-class CompressionRequest:
-    """What the user asks for."""
-
-    model: Path
-    method: str
-    data: Path
-    train: Path | None = None
-    vocabulary_from: tuple[Path, ...] = ()
-    task: str = ""
-    wanted: Wanted = field(default_factory=Wanted)
-    then: tuple[str, ...] = ()
-    """Methods without training that follow."""
-    changes: tuple[str, ...] = ()
-    """Settings of the method as `key=value`; those of a method that follows begin with its name and a dot."""
-    skip_bad: bool = False
-    seed: int = 1
-
-
-@dataclass(frozen=True)
-class CompressionNumbers:
-    """The numbers of a compression that trains, as `run.toml` holds them."""
-
-    method: str
-    task: str
-    keep: float | None
-    faster: float | None
-    seed: int
-    skip_bad: bool
-    settings: JsonObject
-    """The method's config."""
-    then: list[JsonObject]
-    """The methods that follow, with their configs."""
 
 
 class CompressionSummary(TypedDict):
@@ -198,10 +161,10 @@ def _train(
     if request.train is None:
         raise BadConfig(f"{request.method} learns from labelled rows; give them with `train=`.")
     with RunFolder(out, command="compress", resume=resume) as run:
-        source = _source(request, config)
-        numbers = _numbers(request, config, follow_ups)
+        source = source_of(request, config)
+        numbers = numbers_of(request, config, follow_ups)
         if run.begun:
-            _refuse_other_run(run, source, numbers)
+            refuse_other_run(run, source, numbers)
         if run.finished:
             run.say_finished()
             return read_summary(out)
@@ -266,33 +229,40 @@ def _choose(
     job = candidates.job
     original = Subject(Model(job.original), job.model, job.task)
     gate = Gate(original, job.examples["data"])
-    strengths: Sequence[MethodConfig] = [config]
-    chosen = Chosen(0, reached=True)
-    wanted = request.wanted
-    if wanted.is_searched:
-        strengths = candidates.method_class.strengths(job.original, config)
+    if request.wanted.is_searched:
+        return _search(candidates, config, gate, request.wanted)
+    candidate = candidates.open(0, config)
+    comparison = _compare(gate, candidate)
+    return candidate, _summary(candidate.chain, comparison, reached=True, sentence="")
 
-        def measure(number: int) -> Trial:
-            candidate = candidates.open(number, strengths[number])
-            # The clocks of ranks differ, and the search must not.
-            trial = current_world().from_main(gate.try_out(candidate.subject))
-            log.info(
-                f"{candidate.chain.described}: {trial.kept:.4f} of the score, {trial.speedup:.2f} times the speed."
-            )
-            return trial
 
-        chosen = search(len(strengths), measure, wanted)
+def _search(
+    candidates: Candidates, config: MethodConfig, gate: Gate, wanted: Wanted
+) -> tuple[Candidate, CompressionSummary]:
+    """The strength that gives what is wanted, or the one nearest to it."""
+    strengths = candidates.method_class.strengths(candidates.job.original, config)
+
+    def measure(number: int) -> Trial:
+        candidate = candidates.open(number, strengths[number])
+        # The clocks of ranks differ, and the search must not.
+        trial = current_world().from_main(gate.try_out(candidate.subject))
+        log.info(f"{candidate.chain.described}: {trial.kept:.4f} of the score, {trial.speedup:.2f} times the speed.")
+        return trial
+
+    chosen = search(len(strengths), measure, wanted)
     candidate = candidates.open(chosen.number, strengths[chosen.number])
-    comparison = current_world().from_main(gate.compare(candidate.subject, candidate.chain.name))
-    reached = chosen.reached
-    sentence = ""
-    if wanted.is_searched:
-        # The last measurement is the one that is shown, so its score decides. Speeds vary from one measurement to the
-        # next: one that is fast enough will do.
-        trial = comparison.trial
-        reached = trial.keeps_score(wanted) and (chosen.reached or trial.is_fast(wanted))
-        sentence = table.searched_sentence(wanted, reached=reached)
+    comparison = _compare(gate, candidate)
+    # The last measurement is the one that is shown, so its score decides. Speeds vary from one measurement to the
+    # next: one that is fast enough will do.
+    trial = comparison.trial
+    reached = trial.keeps_score(wanted) and (chosen.reached or trial.is_fast(wanted))
+    sentence = table.searched_sentence(wanted, reached=reached)
     return candidate, _summary(candidate.chain, comparison, reached=reached, sentence=sentence)
+
+
+def _compare(gate: Gate, candidate: Candidate) -> Comparison:
+    """The candidate beside the original, as rank 0 measured them."""
+    return current_world().from_main(gate.compare(candidate.subject, candidate.chain.name))
 
 
 def _summary(chain: Chain, comparison: Comparison, *, reached: bool, sentence: str) -> CompressionSummary:
@@ -322,28 +292,9 @@ def _add_card(candidate: Candidate, summary: CompressionSummary, original: Check
     """Writes the table at the top of the saved model's card, and what is known of the original below it."""
     folder = candidate.subject.folder
     path = folder / CARD
-    text = path.read_text("utf-8")
-    title, _, _ = text.partition("\n")
-    sections = [title, summary["card"]]
-    # A method without training keeps the card of a fine-tuned original; any other card is of the compressed model.
-    if not original.text or text != original.text:
-        sections.append(_card_section("The compressed model", text))
-    if original.text:
-        sections.append(_card_section("The original", original.text))
-    body = "\n\n".join(section.strip() for section in sections)
-    write_bytes(path, f"{body}\n".encode())
+    card = table.whole_card(path.read_text("utf-8"), section=summary["card"], original=original.text)
+    write_bytes(path, card.encode())
     write_manifest(folder)
-
-
-def _card_section(heading: str, card: str) -> str:
-    """Another card as a section: without its title, its headings one level lower."""
-    _, _, body = card.partition("\n")
-    lines = []
-    for line in body.strip().splitlines():
-        if line.startswith("##"):
-            line = f"#{line}"
-        lines.append(line)
-    return f"## {heading}\n\n" + "\n".join(lines)
 
 
 def _copy_model(folder: Path, out: Path) -> None:
@@ -356,50 +307,3 @@ def _copy_model(folder: Path, out: Path) -> None:
             write_bytes(out / name, path.read_bytes())
             names.append(name)
     write_manifest(out, names)
-
-
-# Resuming
-
-
-def _source(request: CompressionRequest, config: MethodConfig) -> CompressionSource:
-    files = {"data": request.data, **config.input_files}
-    if request.train is not None:
-        files["train"] = request.train
-    if request.vocabulary_from:
-        texts = find_files([str(path) for path in request.vocabulary_from])
-        for number, path in enumerate(texts, start=1):
-            files[f"vocabulary-{number}"] = path
-    hashes: dict[str, SourceFile] = {}
-    for part, path in files.items():
-        if not path.is_file():
-            raise BadInput(f"{path} does not exist or is not a file.")
-        hashes[part] = SourceFile(str(path.resolve()), sha256(path))
-    # A run may be resumed from another folder.
-    model = request.model.resolve()
-    return CompressionSource(str(model), model_sha256(model), request.method, hashes)
-
-
-def _numbers(request: CompressionRequest, config: MethodConfig, follow_ups: Sequence[FollowUp]) -> CompressionNumbers:
-    return CompressionNumbers(
-        method=request.method,
-        task=request.task,
-        keep=request.wanted.keep,
-        faster=request.wanted.faster,
-        seed=request.seed,
-        skip_bad=request.skip_bad,
-        settings=to_dict(config),
-        then=[follow_up.note for follow_up in follow_ups],
-    )
-
-
-def _refuse_other_run(run: RunFolder, source: CompressionSource, numbers: CompressionNumbers) -> None:
-    """Raises if a run is to be resumed with other files, another model or other numbers."""
-    saved = run.read_source(CompressionSource)
-    run.refuse_changed_model(saved.model, saved.model_sha256)
-    if saved != source or load_toml(run.config_path) != _as_toml(numbers):
-        raise run.refuse_other_numbers("give the same model, files and options again")
-
-
-def _as_toml(numbers: CompressionNumbers) -> object:
-    """The numbers as they are after writing and reading `run.toml`."""
-    return tomllib.loads(to_toml(to_dict(numbers)))

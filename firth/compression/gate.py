@@ -20,6 +20,7 @@ from firth.compression.strength_search import Trial
 from firth.errors import Unsupported
 from firth.files import MANIFEST, read_json
 from firth.inference.model import Model
+from firth.metrics.cosines import unit_vectors
 from firth.tasks import scorer_of
 from firth.tasks.task import Scorer
 from firth.tensors import parameter_count
@@ -166,7 +167,7 @@ class Gate:
             self.metric = original.scorer.main_metric
             self.score = original.scorer.score(self.predictions, examples)[self.metric]
         else:
-            self.vectors_ED = _of_length_one(original.embed(examples))
+            self.vectors_ED = unit_vectors(original.embed(examples))
             self.metric = COSINE
             self.score = 1.0
 
@@ -219,18 +220,13 @@ class Gate:
 
     def _cosines(self, subject: Subject) -> np.ndarray:
         """The cosine of each vector to the original's."""
-        vectors_ED = _of_length_one(subject.embed(self.examples))
+        vectors_ED = unit_vectors(subject.embed(self.examples))
         if vectors_ED.shape != self.vectors_ED.shape:
             raise Unsupported(
                 f"The vectors have {vectors_ED.shape[1]} numbers and the original's {self.vectors_ED.shape[1]}, so "
                 "they cannot be compared; compress a model that is fine-tuned for a task."
             )
         return np.asarray((vectors_ED * self.vectors_ED).sum(1))
-
-
-def _of_length_one(vectors_ED: np.ndarray) -> np.ndarray:
-    lengths_E1 = np.linalg.norm(vectors_ED, axis=1, keepdims=True)
-    return np.asarray(vectors_ED / lengths_E1.clip(min=1e-12))
 
 
 def _measured(name: str, subject: Subject, speed: Speed, score: float) -> Measured:

@@ -25,6 +25,8 @@ from firth.tensors import Batch, Encoder, States
 
 Vectors = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values: N x width each, all heads side by side."""
+Pair = tuple[Tensor, Tensor]
+"""Vectors whose products are compared: queries and keys, or values and values."""
 
 
 def check_relations(encoder: Encoder, model: str | Path) -> None:
@@ -150,11 +152,15 @@ class LastRelations(Term):
         q_ND, k_ND, v_ND = block_vectors(self.teacher, compared.taught, self.layer)
         total = compared.states.last_ND.new_zeros(())
         for group, real_GL in groups_of(compared.batch):
-            for own, taught in (((own_q_ND, own_k_ND), (q_ND, k_ND)), ((own_v_ND, own_v_ND), (v_ND, v_ND))):
-                own_GHLL = products(*own, group, num_heads=self.num_heads)
-                taught_GHLL = products(*taught, group, num_heads=self.num_heads)
-                total = total + divergence(taught_GHLL, own_GHLL, real_GL) / self.num_heads
+            total = total + self._divergence((q_ND, k_ND), (own_q_ND, own_k_ND), group, real_GL)
+            total = total + self._divergence((v_ND, v_ND), (own_v_ND, own_v_ND), group, real_GL)
         return total
+
+    def _divergence(self, taught: Pair, own: Pair, group: Group, real_GL: Tensor) -> Tensor:
+        """How far the student's products of a pair are from the teacher's."""
+        taught_GHLL = products(*taught, group, num_heads=self.num_heads)
+        own_GHLL = products(*own, group, num_heads=self.num_heads)
+        return divergence(taught_GHLL, own_GHLL, real_GL) / self.num_heads
 
     def count(self, batch: Batch) -> int:
         return num_tokens(batch)

@@ -49,14 +49,7 @@ def shared(checkpoint: Checkpoint, *, num_layers: int = 0) -> Checkpoint:
         raise Unsupported(f"Only the layers of a BERT can be shared; this model is of the kind {type(bert).__name__}.")
     if len(set(bert.config.block_sizes)) > 1:
         raise Unsupported("The blocks of this model have different sizes, so they have no mean.")
-    albert_fields = {field.name for field in fields(Albert.Config)}
-    bert_fields = {field.name for field in fields(bert.config)}
-    common = albert_fields & bert_fields
-    values = {name: getattr(bert.config, name) for name in common}
-    values["embedding_width"] = bert.table_width
-    values["num_layers"] = num_layers or bert.num_layers
-    values["block_sizes"] = bert.config.block_sizes[:1]
-    albert = Albert(Albert.Config(**values))
+    albert = Albert(_albert_config(bert, num_layers))
     state = {}
     for name, tensor in bert.state_dict().items():
         if not name.startswith("blocks."):
@@ -70,3 +63,15 @@ def shared(checkpoint: Checkpoint, *, num_layers: int = 0) -> Checkpoint:
         state[f"blocks.0.{name}"] = torch.stack(layers).mean(0)
     albert.load_state_dict(state)
     return replace(checkpoint, encoder=albert.eval(), layout="")
+
+
+def _albert_config(bert: Bert, num_layers: int) -> Albert.Config:
+    """The BERT's sizes; a `num_layers` of 0 keeps its number of layers."""
+    albert_fields = {field.name for field in fields(Albert.Config)}
+    bert_fields = {field.name for field in fields(bert.config)}
+    common = albert_fields & bert_fields
+    values = {name: getattr(bert.config, name) for name in common}
+    values["embedding_width"] = bert.table_width
+    values["num_layers"] = num_layers or bert.num_layers
+    values["block_sizes"] = bert.config.block_sizes[:1]
+    return Albert.Config(**values)

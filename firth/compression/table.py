@@ -1,4 +1,4 @@
-"""What a user reads of a compression: the table of the gate as text and in the model card."""
+"""What a user reads of a compression: the table of the gate as text, and the whole model card."""
 
 from collections.abc import Sequence
 
@@ -32,6 +32,33 @@ def section(comparison: Comparison, *, title: str, sentences: Sequence[str]) -> 
     shown_table = "\n".join(table)
     shown_sentences = "\n".join([*_sentences(comparison), *sentences])
     return f"## Compressed by {title}\n\n{shown_table}\n\n{shown_sentences}\n"
+
+
+def whole_card(text: str, *, section: str, original: str) -> str:
+    """The card of a compressed model, from the `text` it was saved with.
+
+    The section about the compression comes first. What is known of the original, by its own card, comes last.
+    """
+    title, _, _ = text.partition("\n")
+    sections = [title, section]
+    # A method without training keeps the card of a fine-tuned original; any other card is of the compressed model.
+    if not original or text != original:
+        sections.append(_as_section("The compressed model", text))
+    if original:
+        sections.append(_as_section("The original", original))
+    body = "\n\n".join(part.strip() for part in sections)
+    return f"{body}\n"
+
+
+def _as_section(heading: str, card: str) -> str:
+    """Another card as a section: without its title, its headings one level lower."""
+    _, _, body = card.partition("\n")
+    lines = []
+    for line in body.strip().splitlines():
+        if line.startswith("##"):
+            line = f"#{line}"
+        lines.append(line)
+    return f"## {heading}\n\n" + "\n".join(lines)
 
 
 def searched_sentence(wanted: Wanted, *, reached: bool) -> str:

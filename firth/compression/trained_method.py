@@ -20,12 +20,11 @@ from firth.errors import BadConfig, BadInput
 from firth.files import JsonObject, atomic_folder
 from firth.finetuning import running
 from firth.finetuning.extension import Extension
-from firth.finetuning.jobs import FinetuneRequest
+from firth.finetuning.job_config import FinetuneRequest
 from firth.finetuning.labelled import Labelled
 from firth.run_folder import RunFolder, is_begun
 from firth.run_source import model_sha256
-from firth.tasks.task import Head
-from firth.tensors import Encoder, Goal
+from firth.tasks.task import Head, Labels
 from firth.train.parallel import current_world
 
 STUDENT = "student"
@@ -67,14 +66,11 @@ class TrainingExtension(Extension):
         return facts
 
     def check_rows(self, name: str, rows: Labelled) -> None:
-        if dict(rows.labels) != dict(self.job.head.labels):
-            known = "; ".join(", ".join(names) for names in self.job.head.labels.values())
-            found = "; ".join(", ".join(names) for names in rows.labels.values())
-            raise BadInput(f"{self.job.model} chooses from {known}, but the training rows have {found}.")
-
-    def goal(self, head: Head, encoder: Encoder) -> Goal:
-        self.start_head(head)
-        return head
+        known = self.job.head.labels
+        if dict(rows.labels) != dict(known):
+            raise BadInput(
+                f"{self.job.model} chooses from {_listed(known)}, but the training rows have {_listed(rows.labels)}."
+            )
 
     def start_head(self, head: Head) -> None:
         """Gives a head the weights of the original's, if it has the same shape."""
@@ -182,3 +178,9 @@ class TrainedMethod(Method):
         if self.keeps_last:
             changes.append("pick=last")
         return changes
+
+
+def _listed(labels: Labels) -> str:
+    """The names of all groups."""
+    groups = [", ".join(names) for names in labels.values()]
+    return "; ".join(groups)

@@ -27,9 +27,9 @@ from firth.convert.sentence_transformers import Embedding
 from firth.corpus.small_files import read_lines
 from firth.data.items import Item, ItemBatches, pack_items, text_items
 from firth.errors import BadConfig, BadInput, Unsupported
-from firth.inference.embedding import pool
 from firth.inference.model import Model
 from firth.interrupts import Interrupts
+from firth.nn.pooling import pool
 from firth.tensors import Batch, Goal, Loss, States
 from firth.train.loop import Learner
 from firth.train.parallel import current_world
@@ -76,7 +76,7 @@ class VectorCopy(Goal):
 
 def vectors_of(states: States, batch: Batch, embedding: Embedding) -> Tensor:
     """What `embed` gives for texts of one window each."""
-    vectors_ED = pool(states.last_ND.float(), batch, embedding.pooling)
+    vectors_ED = pool(states.last_ND.float(), batch.bounds_B1, embedding.pooling)
     return F.normalize(vectors_ED, dim=-1) if embedding.normalise else vectors_ED
 
 

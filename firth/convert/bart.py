@@ -17,8 +17,8 @@ from firth.convert.encoder_decoder import (
     OUTPUT_BIAS,
     EncoderDecoderLayout,
     known_fields,
-    refuse_other,
 )
+from firth.convert.huggingface import refuse_other
 from firth.encoders.bart import Bart
 from firth.errors import Unsupported
 from firth.files import JsonObject

@@ -193,13 +193,6 @@ def known_fields(
     return known
 
 
-def refuse_other(path: Path, values: JsonObject, fixed: Mapping[str, object], *, encoder: str) -> None:
-    """Raises if `config.json` asks for something that firth's encoder does not do."""
-    for key, value in fixed.items():
-        if values.get(key, value) != value:
-            raise Unsupported(f"{path} has {key} = {values[key]!r}; firth's {encoder} has {value!r}.")
-
-
 def _separate_names(name: str) -> tuple[str, ...]:
     """The name of a tensor; several names for projections that firth joins."""
     for joined, parts in PARTS.items():

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from firth.convert import NestedModel, Weights
-from firth.convert.huggingface import GOAL_PREFIX, given_fields, pop_goal_tensors
+from firth.convert.huggingface import GOAL_PREFIX, given_fields, pop_goal_tensors, refuse_other
 from firth.convert.weight_files import read_tensors
 from firth.encoders.gpt import GPT
-from firth.errors import BadInput, Damaged, Unsupported
+from firth.errors import Damaged, Unsupported
 from firth.files import JsonObject, read_json
 from firth.nn.meta import on_meta_device
 
@@ -140,13 +140,8 @@ def _config(folder: Path, values: JsonObject) -> GPT.Config:
     model_type = values.get("model_type")
     if model_type not in TYPES.values():
         raise Unsupported(f"{path} is of type '{model_type}'; a GPT is of type gpt2 or openai-gpt.")
-    for key, value in FIXED.items():
-        if values.get(key, value) != value:
-            raise Unsupported(f"{path} has {key} = {values[key]!r}; firth's GPT has {value!r}.")
-    known = given_fields(values, FIELDS)
-    for name in REQUIRED:
-        if name not in known:
-            raise BadInput(f"{path} lacks '{FIELDS[name]}'.")
+    refuse_other(path, values, FIXED, encoder="GPT")
+    known = given_fields(path, values, FIELDS, required=REQUIRED)
     # transformers' defaults where they differ from firth's.
     known.setdefault("ffn_width", 4 * known["width"])
     known.setdefault("attention_dropout", 0.1)

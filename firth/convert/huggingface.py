@@ -5,7 +5,7 @@ type. Reading is strict: every tensor is used, or is on the short list of known 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -292,9 +292,7 @@ class HuggingFaceLayout:
     def _check_values(self, path: Path, values: JsonObject) -> None:
         """Raises if a required key is missing, or a value asks for something that firth's encoder does not do."""
         # A model with `is_decoder` has causal attention.
-        for key, value in {"is_decoder": False, **self.fixed}.items():
-            if values.get(key, value) != value:
-                raise Unsupported(f"{path} has {key} = {values[key]!r}; firth's {self.encoder} has {value!r}.")
+        refuse_other(path, values, {"is_decoder": False, **self.fixed}, encoder=self.encoder)
         for name in REQUIRED:
             key = self.fields[name]
             if key not in values:
@@ -316,12 +314,24 @@ class HuggingFaceLayout:
             )
 
 
-def given_fields(values: JsonObject, fields: Mapping[str, str]) -> dict[str, Any]:
+def refuse_other(path: Path, values: JsonObject, fixed: Mapping[str, object], *, encoder: str) -> None:
+    """Raises if `config.json` asks for something that firth's encoder does not do."""
+    for key, value in fixed.items():
+        if values.get(key, value) != value:
+            raise Unsupported(f"{path} has {key} = {values[key]!r}; firth's {encoder} has {value!r}.")
+
+
+def given_fields(
+    path: Path, values: JsonObject, fields: Mapping[str, str], *, required: Sequence[str]
+) -> dict[str, Any]:
     """The fields of firth's config that `config.json` gives a value; `fields` has the key of each."""
     given: dict[str, Any] = {}
     for name, key in fields.items():
         if values.get(key) is not None:
             given[name] = values[key]
+    for name in required:
+        if name not in given:
+            raise BadInput(f"{path} lacks '{fields[name]}'.")
     return given
 
 

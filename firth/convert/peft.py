@@ -136,31 +136,40 @@ def write_adapter(
         tensors[f"{PREFIX}{name}.weight"] = on_cpu.clone()
     for name, tensor in head.tensors.items():
         tensors[PREFIX + name] = tensor
-    layers = sorted({name.rpartition(".")[0].removeprefix(layout.prefix) for name in thin})
-    ranks = {layer: thin[f"{layout.prefix}{layer}.lora_A"].shape[0] for layer in layers}
-    others = {layer: rank for layer, rank in ranks.items() if rank != config.rank}
+    ranks: dict[str, int] = {}
+    for name, tensor in thin.items():
+        layer, _, factor = name.rpartition(".")
+        if factor == "lora_A":
+            ranks[layer.removeprefix(layout.prefix)] = tensor.shape[0]
+    write_bytes(folder / ADAPTER_WEIGHTS, to_bytes(tensors))
+    write_json(folder / ADAPTER_CONFIG, _adapter_settings(dict(sorted(ranks.items())), head, base=base, config=config))
+
+
+def _adapter_settings(
+    ranks: Mapping[str, int], head: TransformersHead, *, base: str, config: LoraConfig
+) -> dict[str, object]:
+    """peft's description of the adapter; `ranks` are those of all layers that have one."""
     architectures = head.settings["architectures"]
     assert isinstance(architectures, list)
     architecture = architectures[0]
     task_type = next(kind for ending, kind in TASK_TYPES.items() if architecture.endswith(ending))
-    values = {
+    other_ranks = {layer: rank for layer, rank in ranks.items() if rank != config.rank}
+    return {
         "peft_type": "LORA",
         "base_model_name_or_path": base,
         "task_type": task_type,
         "r": config.rank,
         "lora_alpha": config.alpha,
         "lora_dropout": config.dropout,
-        "target_modules": layers,
+        "target_modules": sorted(ranks),
         "modules_to_save": sorted({name.partition(".")[0] for name in head.tensors}),
-        "rank_pattern": others,
-        "alpha_pattern": {layer: config.scale * rank for layer, rank in others.items()},
+        "rank_pattern": other_ranks,
+        "alpha_pattern": {layer: config.scale * rank for layer, rank in other_ranks.items()},
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,
         "use_rslora": False,
     }
-    write_bytes(folder / ADAPTER_WEIGHTS, to_bytes(tensors))
-    write_json(folder / ADAPTER_CONFIG, values)
 
 
 def foreign_task(adapter: PeftAdapter, layout_name: str, *, settings: JsonObject) -> TaskWeights | None:

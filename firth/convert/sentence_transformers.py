@@ -6,7 +6,7 @@ pooled vector (Dense, LayerNorm, Normalize), each with a subfolder. Prompts, tex
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save
 
 from firth.errors import BadConfig, Damaged, Unsupported
 from firth.files import JsonObject, read_json, write_bytes, write_json
+from firth.metrics.cosines import unit_vectors
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json", PROMPTS_FILE)
@@ -77,8 +78,7 @@ class VectorLayer:
 
     def __call__(self, x_BD: np.ndarray) -> np.ndarray:
         if self.kind == "normalise":
-            lengths_B1 = np.linalg.norm(x_BD, axis=1, keepdims=True)
-            return np.asarray(x_BD / np.maximum(lengths_B1, 1e-12))
+            return unit_vectors(x_BD)
         assert self.weight is not None
         if self.kind == "layer-norm":
             assert self.bias is not None
@@ -229,8 +229,24 @@ def write_embedding(
     """
     if embedding == Embedding() and not layers and not always:
         return ()
-    modules: list[tuple[str, str]] = [("Transformer", ""), ("Pooling", "1_Pooling")]
     written = [name for name in SENTENCE_FILES if name != PROMPTS_FILE]
+    written += _write_modules(folder, embedding, layers)
+    settings: dict[str, int | bool] = {}
+    if embedding.max_length is not None:
+        settings["max_seq_length"] = embedding.max_length
+    settings["do_lower_case"] = False
+    write_json(folder / "sentence_bert_config.json", settings)
+    if embedding.prompts:
+        write_json(folder / PROMPTS_FILE, _prompt_settings(embedding))
+        written.append(PROMPTS_FILE)
+    write_json(folder / "1_Pooling/config.json", _pooling_settings(embedding, width))
+    return tuple(written)
+
+
+def _write_modules(folder: Path, embedding: Embedding, layers: Sequence[VectorLayer]) -> list[str]:
+    """Writes the layers and the list of all modules; returns the names of the layers' files."""
+    modules: list[tuple[str, str]] = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    written: list[str] = []
     classes = {name: kind for kind, name in _LAYERS.items()}
     all_layers = list(layers)
     if embedding.normalise:
@@ -245,26 +261,21 @@ def write_embedding(
         class_name = f"sentence_transformers.models.{kind}"
         rows.append({"idx": number, "name": str(number), "path": path, "type": class_name})
     write_json(folder / "modules.json", rows)
+    return written
 
-    settings: dict[str, int | bool] = {}
-    if embedding.max_length is not None:
-        settings["max_seq_length"] = embedding.max_length
-    settings["do_lower_case"] = False
-    write_json(folder / "sentence_bert_config.json", settings)
-    if embedding.prompts:
-        write_json(folder / PROMPTS_FILE, _prompt_settings(embedding))
-        written.append(PROMPTS_FILE)
+
+def _pooling_settings(embedding: Embedding, width: int) -> JsonObject:
     modes = embedding.pooling.split("+")
-    pooling: dict[str, object] = {}
-    for own_name, (name, _) in POOLINGS.items():
-        pooling[f"{_MODE}{name}"] = own_name in modes
-    if modes != [name for name in POOLINGS if name in modes]:
+    usual_order = [name for name in POOLINGS if name in modes]
+    if modes != usual_order:
         # Only newer files can say in which order poolings are side by side.
-        pooling = {"pooling_mode": [POOLINGS[mode][1] for mode in modes], "embedding_dimension": width}
-    elif width:
-        pooling["word_embedding_dimension"] = width
-    write_json(folder / "1_Pooling/config.json", pooling)
-    return tuple(written)
+        return {"pooling_mode": [POOLINGS[mode][1] for mode in modes], "embedding_dimension": width}
+    settings: dict[str, object] = {}
+    for own_name, (name, _) in POOLINGS.items():
+        settings[f"{_MODE}{name}"] = own_name in modes
+    if width:
+        settings["word_embedding_dimension"] = width
+    return settings
 
 
 def _prompt_settings(embedding: Embedding) -> JsonObject:

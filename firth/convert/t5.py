@@ -10,7 +10,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from firth.convert.encoder_decoder import HEAD, EncoderDecoderLayout, known_fields, refuse_other
+from firth.convert.encoder_decoder import HEAD, EncoderDecoderLayout, known_fields
+from firth.convert.huggingface import refuse_other
 from firth.encoders.t5 import T5
 from firth.files import JsonObject
 from firth.nn.encoder_decoder import EncoderDecoder, EncoderDecoderConfig

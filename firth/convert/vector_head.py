@@ -12,9 +12,11 @@ resemble inverse document frequencies (Arora et al. 2017), the projection a whit
 
 The second part is the encoder's last state of the first token, centred and projected: what the text is about, also
 where two texts share no word. Its weight says how long it is, compared with the first part. A head may have the first
-part alone. All of it is learned from text without labels (`firth/finetuning/vector_head.py`).
+part alone. All of it is learned from text without labels (`firth/finetuning/vector_head.py`), and
+`firth/inference/head_embedding.py` computes the vectors.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,15 +108,19 @@ def write_vector_head(folder: Path, head: VectorHead) -> None:
     """Writes the head into a model's folder, in half precision."""
     from safetensors.numpy import save  # imports torch, if it is there
 
-    arrays = (head.token_weights_V, head.projection_ED, head.bias_D, head.own_scales_R)
-    stored: dict[str, np.ndarray] = {}
-    for name, array in zip(NAMES, arrays, strict=True):
-        stored[name] = np.ascontiguousarray(array, np.float16)
+    arrays = {
+        "token_weights": head.token_weights_V,
+        "projection": head.projection_ED,
+        "bias": head.bias_D,
+        "own_scales": head.own_scales_R,
+    }
     if head.context is not None:
-        context = head.context
-        context_arrays = (context.projection_DK, context.bias_K, np.array([context.weight]))
-        for name, array in zip(CONTEXT_NAMES, context_arrays, strict=True):
-            stored[name] = np.ascontiguousarray(array, np.float16)
+        arrays["context_projection"] = head.context.projection_DK
+        arrays["context_bias"] = head.context.bias_K
+        arrays["context_weight"] = np.array([head.context.weight])
+    stored: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        stored[name] = np.ascontiguousarray(array, np.float16)
     write_bytes(folder / VECTOR_HEAD, save(stored))
 
 
@@ -133,16 +139,24 @@ def read_vector_head(folder: Path) -> VectorHead | None:
     stored.setdefault("own_scales", np.zeros(0, np.float16))
     context = None
     if any(name in stored for name in CONTEXT_NAMES):
-        context = _context_part(path, stored)
-    if set(stored) != set(NAMES):
-        raise Damaged(f"{path} does not hold {', '.join(NAMES)}; make it again with `firth vectors`.")
-    token_weights_V, projection_ED, bias_D, own_scales_R = (stored[name].astype(np.float32) for name in NAMES)
+        projection_DK, bias_K, weight = _take(path, stored, CONTEXT_NAMES)
+        context = ContextPart(projection_DK, bias_K, float(weight[0]))
+    token_weights_V, projection_ED, bias_D, own_scales_R = _take(path, stored, NAMES)
+    if stored:
+        raise _lacks(path, NAMES)
     return VectorHead(token_weights_V, projection_ED, bias_D, own_scales_R, context)
 
 
-def _context_part(path: Path, stored: dict[str, np.ndarray]) -> ContextPart:
-    """Takes the arrays of the context part out of those that a file holds."""
-    if not stored.keys() >= set(CONTEXT_NAMES):
-        raise Damaged(f"{path} does not hold {', '.join(CONTEXT_NAMES)}; make it again with `firth vectors`.")
-    projection_DK, bias_K, weight = (stored.pop(name).astype(np.float32) for name in CONTEXT_NAMES)
-    return ContextPart(projection_DK, bias_K, float(weight[0]))
+def _take(path: Path, stored: dict[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
+    """Takes the arrays of these names out of those that a file holds, in single precision."""
+    if not stored.keys() >= set(names):
+        raise _lacks(path, names)
+    taken = []
+    for name in names:
+        half = stored.pop(name)
+        taken.append(half.astype(np.float32))
+    return taken
+
+
+def _lacks(path: Path, names: Sequence[str]) -> Damaged:
+    return Damaged(f"{path} does not hold {', '.join(names)}; make it again with `firth vectors`.")

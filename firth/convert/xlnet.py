@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from firth.convert import NestedModel, Weights
-from firth.convert.huggingface import GOAL_PREFIX, QKV_PARTS, given_fields, pop_goal_tensors
+from firth.convert.huggingface import GOAL_PREFIX, QKV_PARTS, given_fields, pop_goal_tensors, refuse_other
 from firth.convert.weight_files import read_tensors
 from firth.encoders.xlnet import XLNet
-from firth.errors import BadInput, Damaged, Unsupported
+from firth.errors import Damaged, Unsupported
 from firth.files import JsonObject, read_json
 from firth.nn.meta import on_meta_device
 
@@ -135,13 +135,8 @@ def nested_models(goals: Mapping[str, nn.Module]) -> dict[str, NestedModel]:
 def _config(folder: Path, values: JsonObject) -> XLNet.Config:
     """The encoder's config from the content of `config.json`."""
     path = folder / "config.json"
-    for key, value in FIXED.items():
-        if values.get(key, value) != value:
-            raise Unsupported(f"{path} has {key} = {values[key]!r}; firth's XLNet has {value!r}.")
-    known = given_fields(values, FIELDS)
-    for name in REQUIRED:
-        if name not in known:
-            raise BadInput(f"{path} lacks '{FIELDS[name]}'.")
+    refuse_other(path, values, FIXED, encoder="XLNet")
+    known = given_fields(path, values, FIELDS, required=REQUIRED)
     # transformers has one dropout for all.
     known.setdefault("dropout", 0.1)
     known.setdefault("attention_dropout", known["dropout"])

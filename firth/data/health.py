@@ -5,7 +5,7 @@ The entropy is that of the token counts, in nats: the loss of a model that knows
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
@@ -34,7 +34,8 @@ class Health(TypedDict):
     lines_read: int
     duplicate_documents: int
     duplicate_lines: int
-    near_duplicate_documents: int
+    near_duplicate_documents: NotRequired[int]
+    """Older folders do not have it."""
     emptied_documents: int
     cut_documents: int
     cut_lines: int
@@ -196,13 +197,12 @@ def _reading_warnings(h: Health) -> list[str]:
     return found
 
 
-def describe(h: Mapping[str, Any]) -> list[str]:
-    """The report as lines to print, without its `warnings`. Takes a `Health` as it was written to disk."""
+def describe(h: Health) -> list[str]:
+    """The report as lines to print, without its `warnings`."""
     dropped = [
         f"{h['duplicate_documents']:,} of {h['documents_read']:,} documents",
         f"{h['duplicate_lines']:,} of {h['lines_read']:,} lines",
     ]
-    # Older folders do not have this count.
     near_duplicates = h.get("near_duplicate_documents", 0)
     if near_duplicates:
         dropped.append(f"{near_duplicates:,} near-duplicates")

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from firth import rng
+from firth.data.framing import count_specials, piece_starts, segments_around, segments_of, special_ids
 from firth.data.joined import Joined
 from firth.data.shards import Shards
 from firth.data.stream import CorpusView
@@ -87,7 +88,7 @@ class Plan:
         """Tokens of each sequence with its special tokens."""
         sizes_SP = self.pieces_SP2[:, :, 1] - self.pieces_SP2[:, :, 0]
         if self.frame:
-            return np.asarray(sizes_SP.sum(1) + _num_specials(self.frame, sizes_SP))
+            return np.asarray(sizes_SP.sum(1) + count_specials(self.frame, sizes_SP))
         num_specials = self.num_specials
         if num_specials < 0:
             num_pieces = sizes_SP.shape[1]
@@ -151,16 +152,29 @@ def runs(
     share of the runs is cut further into single sentences. With a `pair_rate`, that share of the runs is split into two
     segments at a sentence border.
     """
+    num_texts = 2 if pair_rate else 1
+    first_S, last_S = _cut(stream, max_length - frame.size(num_texts), key=key)
+    if sentence_rate:
+        assert key is not None
+        first_S, last_S = _single_sentences(stream, first_S, last_S, key=key, sentence_rate=sentence_rate)
+    pieces_S12 = np.stack([first_S, last_S], -1)[:, None, :]
+    if not pair_rate:
+        return Plan(pieces_S12, frame=frame)
+    assert key is not None
+    pieces_S22 = _halves(stream, pieces_S12, key=key, pair_rate=pair_rate)
+    return Plan(pieces_S22, frame=frame)
+
+
+def _cut(stream: CorpusView, step: int, *, key: np.uint64 | None) -> tuple[np.ndarray, np.ndarray]:
+    """Every document cut into runs of `step` tokens: the first and last place of all runs, in order."""
     starts_D = stream.starts_S[stream.bounds_D1[:-1]]
     ends_D = stream.ends_S[stream.bounds_D1[1:] - 1]
-    num_texts = 2 if pair_rate else 1
-    step = max_length - frame.size(num_texts)
+    sizes_D = ends_D - starts_D
     # With a key the first run of a long document is a short one of `lead_D` tokens, so that all later cuts move.
     lead_D = np.zeros_like(starts_D)
     if key is not None:
         drawn_D = rng.below(key, step, stream.documents_D, 0)
-        lead_D = np.where(ends_D - starts_D > step, drawn_D, 0)
-    sizes_D = ends_D - starts_D
+        lead_D = np.where(sizes_D > step, drawn_D, 0)
     num_full_D = -(-(sizes_D - lead_D) // step)  # rounded up
     counts_D = (lead_D > 0) + num_full_D
     # The start of the first run if it were a full one; the part before the document is cut off below.
@@ -171,15 +185,7 @@ def runs(
     document_end_S = np.repeat(ends_D, counts_D)
     first_S = np.maximum(begin_S, document_start_S)
     last_S = np.minimum(begin_S + step, document_end_S)
-    if sentence_rate:
-        assert key is not None
-        first_S, last_S = _single_sentences(stream, first_S, last_S, key=key, sentence_rate=sentence_rate)
-    pieces_S12 = np.stack([first_S, last_S], -1)[:, None, :]
-    if not pair_rate:
-        return Plan(pieces_S12, frame=frame)
-    assert key is not None
-    pieces_S22 = _halves(stream, pieces_S12, key=key, pair_rate=pair_rate)
-    return Plan(pieces_S22, frame=frame)
+    return first_S, last_S
 
 
 def _single_sentences(
@@ -245,11 +251,11 @@ def lay_out(
     end_tokens_BP = pieces_BP2[:, :, 1]
     sizes_BP = end_tokens_BP - first_tokens_BP
     frame = plan.frame or specials.frame
-    lengths_B = sizes_BP.sum(1) + _num_specials(frame, sizes_BP)
+    lengths_B = sizes_BP.sum(1) + count_specials(frame, sizes_BP)
     bounds_B1 = bounds_of(lengths_B)
     sequence_N = owners_of(lengths_B)
     positions_N = places_of(lengths_B)
-    begins_BP = _piece_starts(frame, bounds_B1, sizes_BP)
+    begins_BP = piece_starts(frame, bounds_B1, sizes_BP)
     ends_BP = begins_BP + sizes_BP
     has_next_BP = sizes_BP[:, 1:] > 0
     groups_B = None
@@ -259,9 +265,9 @@ def lay_out(
     if plan.pair_lengths:
         max_target = plan.pair_lengths.max_target
     pack = Pack(
-        ids_N=_special_ids(frame, bounds_B1, ends_BP, has_next_BP=has_next_BP),
+        ids_N=special_ids(frame, bounds_B1, ends_BP, has_next_BP=has_next_BP),
         positions_N=positions_N,
-        segments_N=_segments(frame, sizes_BP, sequence_N, positions_N),
+        segments_N=segments_of(frame, sizes_BP, sequence_N, positions_N),
         bounds_B1=bounds_B1,
         rows_B=rows_B,
         ordinary_N=np.zeros(len(positions_N), bool),
@@ -278,7 +284,9 @@ def lay_out(
     tokens = ranges(first_tokens_BP.ravel(), end_tokens_BP.ravel())
     _copy_text(pack, shards, plan, places=places, tokens=tokens)
     if plan.segment_of_language is not None:
-        _segment_specials(pack, num_opening=len(frame.opening))
+        pack.segments_N = segments_around(
+            pack.segments_N, pack.ordinary_N, pack.positions_N, num_opening=len(frame.opening)
+        )
     return pack
 
 
@@ -310,69 +318,12 @@ def token_ranges(plan: Plan, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return first, last + 1
 
 
-def _piece_starts(frame: Frame, bounds_B1: np.ndarray, sizes_BP: np.ndarray) -> np.ndarray:
-    """Where every piece begins in the pack (B x P): after the one before it and the special tokens between them."""
-    first_piece_B = bounds_B1[:-1] + len(frame.opening)
-    # How far each piece begins behind the one before it.
-    steps_BP = np.zeros_like(sizes_BP)
-    steps_BP[:, 1:] = sizes_BP[:, :-1] + len(frame.between)
-    return np.asarray(first_piece_B[:, None] + np.cumsum(steps_BP, 1))
-
-
-def _special_ids(frame: Frame, bounds_B1: np.ndarray, ends_BP: np.ndarray, *, has_next_BP: np.ndarray) -> np.ndarray:
-    """The ids of a pack in which only the special tokens are set."""
-    ids_N = np.empty(bounds_B1[-1], np.int64)
-    _put(ids_N, bounds_B1[:-1], frame.opening)
-    _put(ids_N, ends_BP[:, :-1][has_next_BP], frame.between)
-    _put(ids_N, bounds_B1[1:] - len(frame.closing), frame.closing)
-    return ids_N
-
-
 def _read_text(shards: Shards, joined: Joined | None, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The ids of these tokens, which of them are tokens of the text, and which start a word."""
     if joined:
         return joined.read(shards, tokens)
     is_ordinary = np.ones(len(tokens), bool)
     return shards.ids[tokens], is_ordinary, shards.word_starts(tokens)
-
-
-def _segments(frame: Frame, sizes_BP: np.ndarray, sequence_N: np.ndarray, positions_N: np.ndarray) -> np.ndarray:
-    """The segment of each token: 0, or the frame's second one from the second text on."""
-    segments_N = np.zeros(len(positions_N), np.int64)
-    num_pieces = sizes_BP.shape[1]
-    if num_pieces > 1:
-        first_B = len(frame.opening) + sizes_BP[:, 0] + len(frame.between)
-        has_second_N = sizes_BP[sequence_N, 1] > 0
-        in_second_N = (positions_N >= first_B[sequence_N]) & has_second_N
-        segments_N[in_second_N] = frame.second_segment
-    if frame.last_segment is not None:
-        is_last_N = np.append(sequence_N[1:] != sequence_N[:-1], True)
-        segments_N[is_last_N] = frame.last_segment
-    return segments_N
-
-
-def _segment_specials(pack: Pack, *, num_opening: int) -> None:
-    """Gives special tokens the segment of the text before them; those that open a sequence that of the text after."""
-    num_tokens = len(pack.segments_N)
-    place_N = np.arange(num_tokens)
-    # For each token the nearest one of the text that is not behind it, and that is not before it.
-    before_N = np.maximum.accumulate(np.where(pack.ordinary_N, place_N, 0))
-    places_of_text_N = np.where(pack.ordinary_N, place_N, num_tokens - 1)
-    after_N = np.minimum.accumulate(places_of_text_N[::-1])[::-1]
-    is_opening_N = pack.positions_N < num_opening
-    pack.segments_N = pack.segments_N[np.where(is_opening_N, after_N, before_N)]
-
-
-def _num_specials(frame: Frame, sizes_SP: np.ndarray) -> np.ndarray:
-    """The number of special tokens of each sequence; an empty piece has none in front of it."""
-    num_texts_S = np.maximum((sizes_SP > 0).sum(1), 1)
-    return np.asarray(frame.size(1) + (num_texts_S - 1) * len(frame.between))
-
-
-def _put(ids_N: np.ndarray, starts: np.ndarray, tokens: tuple[int, ...]) -> None:
-    """Writes the same tokens at all starts."""
-    for offset, token in enumerate(tokens):
-        ids_N[starts + offset] = token
 
 
 def usual_sequences(lengths_S: np.ndarray, num_tokens: int) -> int:

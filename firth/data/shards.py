@@ -15,18 +15,19 @@ ids, and a sha256 manifest:
 No sentence and no document is empty.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any, TypedDict, cast
+from typing import IO, NotRequired, TypedDict, cast
 
 import numpy as np
 
 from firth import remote
 from firth.data import remote_shards
 from firth.data.block_cache import BlockArray
+from firth.data.health import Health
 from firth.errors import BadInput, Damaged
 from firth.files import MANIFEST, atomic_folder, check_can_be_made, check_manifest, read_json, write_json
 from firth.ragged import bounds_of
@@ -47,6 +48,24 @@ class _Channel(TypedDict):
     """Number of values."""
 
 
+class ShardsInfo(TypedDict):
+    """The contents of `shards.json`."""
+
+    format: int
+    channels: dict[str, _Channel]
+    tokens: int
+    sentences: int
+    documents: int
+    vocab_size: int
+    tokenizer_fingerprint: str
+    languages: NotRequired[list[str]]
+    """Their names, in the order of their numbers."""
+    health: Health
+    documents_by: str
+    """What ends a document."""
+    repair: bool
+
+
 def id_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger]:
     """The smaller of uint16 and uint32 that holds every id."""
     if vocab_size <= 1 << 16:
@@ -60,8 +79,7 @@ class Shards:
 
     folder: Path
     """Of shards in an object store: the local copy of all but their tokens."""
-    info: Mapping[str, Any]
-    """The contents of `shards.json`."""
+    info: ShardsInfo
     ids: np.ndarray
     sentences: np.ndarray
     documents: np.ndarray
@@ -106,7 +124,7 @@ class Shards:
     @property
     def language_names(self) -> tuple[str, ...]:
         """The names of the languages, in the order of their numbers."""
-        return tuple(self.info.get(LANGUAGES, ()))
+        return tuple(self.info.get("languages", ()))
 
     @property
     def num_tokens(self) -> int:
@@ -173,7 +191,7 @@ def _may_be_shards(folder: Path) -> bool:
     return has_our_files or is_empty
 
 
-def _read_info(folder: Path) -> dict[str, Any]:
+def _read_info(folder: Path) -> ShardsInfo:
     """The contents of `shards.json`, after a check that this version can read the folder."""
     path = folder / INFO
     if not path.is_file():
@@ -188,7 +206,7 @@ def _read_info(folder: Path) -> dict[str, Any]:
         raise Damaged(f"{path} has format {found}, this version reads {FORMAT}; prepare the text again.")
     if set(info.get("channels", ())) - {LANGUAGES} != _CHANNELS:
         raise Damaged(f"{path} does not describe {', '.join(sorted(_CHANNELS))}; prepare the text again.")
-    return info
+    return cast(ShardsInfo, info)
 
 
 def _map_channel(folder: Path, name: str, channel: _Channel) -> np.ndarray:
@@ -247,7 +265,7 @@ class ShardWriter:
         self.tokenizer = tokenizer
         self.languages = list(languages)
         self.language_tokens = np.zeros(len(languages), np.int64)
-        self.info: dict[str, Any] = {}
+        self.info: dict[str, object] = {}
         self.num_tokens = 0
         self.num_sentences = 0
         self.num_documents = 0
@@ -322,7 +340,7 @@ class ShardWriter:
         channels: dict[str, _Channel] = {}
         for name, dtype in self.dtypes.items():
             channels[name] = {"dtype": dtype.str, "size": self.sizes[name]}
-        info = {
+        info: dict[str, object] = {
             "format": FORMAT,
             "channels": channels,
             "tokens": self.num_tokens,

@@ -91,11 +91,7 @@ def solve(
     part_bounds = bounds_of([len(rows) for rows in parts])
     bags = (np.concatenate(parts).astype(np.int32), part_bounds)
     golds = _gold_ids(head, items)
-    # With head=tree, a Huffman tree of the labels replaces the softmax.
-    tree = Paths.none()
-    if isinstance(head.head, TreeHead):
-        (names,) = head.labels.values()
-        tree = head.head.plant(np.bincount(golds, minlength=len(names)))
+    tree = _planted(head, golds)
     paths = (tree.bounds_V1, tree.nodes_P, tree.turns_P)
     # Both are views of the parameters: the kernel changes them in place.
     x_in = spread(encoder.table.weight.detach().numpy(), reach=1 / encoder.width, seed=seed)
@@ -117,6 +113,14 @@ def solve(
         for thread, share in enumerate(np.array_split(order, config.threads)):
             calls.append((share, *shared, thread, sigmoid))
         in_threads(kernel, calls)
+
+
+def _planted(head: ClassifyHead, golds: np.ndarray) -> Paths:
+    """With head=tree, the Huffman tree of the labels, which replaces the softmax; else no tree."""
+    if not isinstance(head.head, TreeHead):
+        return Paths.none()
+    (names,) = head.labels.values()
+    return head.head.plant(np.bincount(golds, minlength=len(names)))
 
 
 def _parts_of(item: Item) -> np.ndarray:

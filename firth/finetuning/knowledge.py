@@ -15,6 +15,7 @@ from firth.encoders.static import Static
 from firth.errors import BadConfig, Unsupported
 from firth.nn.knowledge import NameTable, name_key
 from firth.tokenizers import Tokenizer
+from firth.tokenizers.vocab import Vocab
 from firth.tokenizers.wordpiece import WordPiece
 
 MAX_NAMES = 100_000
@@ -39,7 +40,20 @@ def read_known_names(folder: str, tokenizer: Tokenizer, *, vocab_size: int) -> K
     model = checkpoints.load(Path(folder))
     if not isinstance(model.encoder, Static):
         raise BadConfig(f"{folder} is no model of word vectors, such as word2vec or glove make; name one of those.")
-    vocab = model.tokenizer.vocab
+    rows, longest = _rows_by_key(model.tokenizer.vocab, tokenizer)
+    if not rows:
+        raise BadConfig(f"No word of {folder} can be spelled with the tokens of the model.")
+    keys = sorted(rows)
+    chosen_rows = [rows[key] for key in keys]
+    vectors_ME = model.encoder.table.weight.detach()[chosen_rows].float()
+    unit_ME = torch.nn.functional.normalize(vectors_ME, dim=-1)
+    continues_V = torch.zeros(vocab_size, dtype=torch.bool)
+    continues_V[: len(tokenizer.continues)] = torch.from_numpy(tokenizer.continues)
+    return KnownNames(torch.tensor(keys), unit_ME, continues_V, longest)
+
+
+def _rows_by_key(vocab: Vocab, tokenizer: Tokenizer) -> tuple[dict[int, int], int]:
+    """The row of each word's vector by the hash of its token ids, and how many tokens the longest word has."""
     words = [number for number in range(len(vocab)) if number not in vocab.specials]
     numbers = words[:MAX_NAMES]
     spelled = tokenizer.ids_batch([vocab.tokens[number] for number in numbers])
@@ -53,15 +67,7 @@ def read_known_names(folder: str, tokenizer: Tokenizer, *, vocab_size: int) -> K
         if key not in rows:
             rows[key] = number
             longest = max(longest, len(ids))
-    if not rows:
-        raise BadConfig(f"No word of {folder} can be spelled with the tokens of the model.")
-    keys = sorted(rows)
-    chosen_rows = [rows[key] for key in keys]
-    vectors_ME = model.encoder.table.weight.detach()[chosen_rows].float()
-    unit_ME = torch.nn.functional.normalize(vectors_ME, dim=-1)
-    continues_V = torch.zeros(vocab_size, dtype=torch.bool)
-    continues_V[: len(tokenizer.continues)] = torch.from_numpy(tokenizer.continues)
-    return KnownNames(torch.tensor(keys), unit_ME, continues_V, longest)
+    return rows, longest
 
 
 def fill(table: NameTable, names: KnownNames) -> None:

@@ -20,7 +20,7 @@ from firth.data.items import Item, all_windows
 from firth.errors import BadInput
 from firth.files import sha256
 from firth.tasks import resolve
-from firth.tasks.task import Labels, TaskConfig
+from firth.tasks.task import Labels, Reader, TaskConfig
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.unknown import unknown_share
 from firth.types import Example, Problem
@@ -109,28 +109,39 @@ def read(
     if labels is None:
         config = reader.learn(examples[first_part])
         reader = task.reader(config)
-        try:
-            labels = reader.labels_of(examples[first_part])
-        except BadInput as error:
-            # A bad row may be the reason that a label is missing, so it is named first.
-            if not any(problem.bad for problem in problems[first_part]):
-                raise BadInput(f"{first_path}: {error}") from None
-            first = _first_problem(problems[first_part])
-            raise BadInput(f"{first_path}, {first}. Without bad rows: {error}") from None
+        labels = _learned_labels(reader, examples[first_part], problems[first_part], first_path)
     # Some problems show only once the labels are known.
     for part, path in files.items():
         found = list(reader.problems(examples[part], labels))
         problems[part] += found
         examples[part] = _without_bad(examples[part], found)
-        if not examples[part]:
-            bad = _first_bad(found)
-            if is_trained and bad.is_unknown:
-                raise BadInput(
-                    f"No row of {path} has an answer that {model or 'the model'} knows "
-                    f"(row {bad.row}: {bad.what}); give rows with the answers of its training file."
-                )
-            raise BadInput(f"{path} has no row that can be used: {_first_problem(found)}.")
+        if examples[part]:
+            continue
+        if is_trained:
+            _refuse_unknown_answer(path, found, model)
+        raise BadInput(f"{path} has no row that can be used: {_first_problem(found)}.")
     return Labelled(config, labels, examples, problems)
+
+
+def _learned_labels(reader: Reader, examples: Sequence[Example], problems: Sequence[Problem], path: Path) -> Labels:
+    """The labels of the training rows."""
+    try:
+        return reader.labels_of(examples)
+    except BadInput as error:
+        # A bad row may be the reason that a label is missing, so it is named first.
+        if not any(problem.bad for problem in problems):
+            raise BadInput(f"{path}: {error}") from None
+        raise BadInput(f"{path}, {_first_problem(problems)}. Without bad rows: {error}") from None
+
+
+def _refuse_unknown_answer(path: Path, problems: Sequence[Problem], model: str) -> None:
+    """Raises if the first bad row has an answer that a trained head does not know."""
+    bad = _first_bad(problems)
+    if bad.is_unknown:
+        raise BadInput(
+            f"No row of {path} has an answer that {model or 'the model'} knows "
+            f"(row {bad.row}: {bad.what}); give rows with the answers of its training file."
+        )
 
 
 def rows_sha256(name: str, config: TaskConfig, path: Path) -> str:

@@ -17,7 +17,7 @@ from firth.run_source import SOURCE, CompressionSource, FinetuningSource, Source
 from firth.tasks import resolve, scorer_of
 from firth.tasks.calibration import error_of, is_calibrated
 from firth.tasks.columns import with_columns
-from firth.tasks.task import Head
+from firth.tasks.task import Examples, Head, Items
 from firth.tokenizers.unknown import warn_about_unknown
 
 log = logging.getLogger(__name__)
@@ -55,12 +55,7 @@ def evaluate(
         labelled.refuse_bad(rows, {PART: data})
     warn_if_trained_on(model, data, labelled.rows_sha256(task_name, rows.config, data))
     examples = rows.examples[PART]
-    # Texts are cut as they were in fine-tuning.
-    max_length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
-    items = head.encode(examples, checkpoint.tokenizer, max_length=max_length, training=False)
-    labelled.report_cuts(str(data), items)
-    if not isinstance(checkpoint.encoder, Bag):
-        warn_about_unknown(str(data), checkpoint.tokenizer, labelled.unknown_share_of(items, checkpoint.tokenizer))
+    items = _encode(checkpoint, head, data, examples)
     predictions = predict_together(checkpoint.feature_encoder or checkpoint.encoder, head, items)
     if is_untrained:
         predictions = head.tune(predictions, examples)
@@ -72,6 +67,18 @@ def evaluate(
     if is_calibrated(predictions, examples):
         figures["calibration_error"] = error_of(predictions, examples)
     return figures
+
+
+def _encode(checkpoint: Checkpoint, head: Head, data: Path, examples: Examples) -> Items:
+    """The rows as the model reads them; warns about what is cut and what is unknown."""
+    tokenizer = checkpoint.tokenizer
+    # Texts are cut as they were in fine-tuning.
+    max_length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
+    items = head.encode(examples, tokenizer, max_length=max_length, training=False)
+    labelled.report_cuts(str(data), items)
+    if not isinstance(checkpoint.encoder, Bag):
+        warn_about_unknown(str(data), tokenizer, labelled.unknown_share_of(items, tokenizer))
+    return items
 
 
 def _untrained(

@@ -15,7 +15,8 @@ from firth.checkpoint import Checkpoint, Embedding, LightAdapter
 from firth.convert.languages import LANGUAGE, LANGUAGES
 from firth.files import read_json, write_json
 from firth.finetuning.figures import FinetuningSummary, card, summarise
-from firth.finetuning.jobs import FinetuneJob, FinetuneRequest, resolve_job
+from firth.finetuning.job_config import FinetuneRequest
+from firth.finetuning.jobs import FinetuneJob, resolve_job
 from firth.finetuning.labelled import PARTS, texts_of
 from firth.finetuning.picking import (
     BEST,
@@ -149,16 +150,7 @@ def _checkpoint(job: FinetuneJob, model: SeedModel, summary: FinetuningSummary) 
         merge_lora(encoder.cpu())
     elif transfer.mode == "lora":
         light = LightAdapter(str(Path(job.source.model).resolve()), transfer.lora)
-    info: dict[str, object] = {
-        "fine_tuned_from": Path(job.source.model).name or job.backbone.origin,
-        "max_length": job.max_length,
-        OPTIMIZER: job.config.train.optim.optimizer,
-        TEXT_LANGUAGE: language_of(texts_of(job.data)),
-        "figures": {name: task["figures"] for name, task in summary["tasks"].items()},
-    }
-    calibrated = {name: task["calibration"] for name, task in summary["tasks"].items() if "calibration" in task}
-    if calibrated:
-        info[CALIBRATION] = {name: saved_calibration(found) for name, found in calibrated.items()}
+    info = _info(job, summary)
     # An encoder-decoder that was made of such a model has no language embeddings.
     if job.start.language and hasattr(encoder.config, "language"):
         info |= {LANGUAGES: list(job.start.languages), LANGUAGE: job.start.language}
@@ -176,6 +168,26 @@ def _checkpoint(job: FinetuneJob, model: SeedModel, summary: FinetuningSummary) 
         layout=job.start.layout,
     )
     return replace(checkpoint, text=card(checkpoint, summary))
+
+
+def _info(job: FinetuneJob, summary: FinetuningSummary) -> dict[str, object]:
+    """Where the model comes from, for `firth.json`."""
+    figures: dict[str, object] = {}
+    calibrated: dict[str, object] = {}
+    for name, task in summary["tasks"].items():
+        figures[name] = task["figures"]
+        if "calibration" in task:
+            calibrated[name] = saved_calibration(task["calibration"])
+    info: dict[str, object] = {
+        "fine_tuned_from": Path(job.source.model).name or job.backbone.origin,
+        "max_length": job.max_length,
+        OPTIMIZER: job.config.train.optim.optimizer,
+        TEXT_LANGUAGE: language_of(texts_of(job.data)),
+        "figures": figures,
+    }
+    if calibrated:
+        info[CALIBRATION] = calibrated
+    return info
 
 
 def _embedding(heads: Mapping[str, Head]) -> Embedding:

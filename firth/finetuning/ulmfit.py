@@ -24,7 +24,8 @@ from firth.errors import BadConfig
 from firth.files import write_bytes
 from firth.finetuning import running
 from firth.finetuning.figures import FinetuningSummary
-from firth.finetuning.jobs import FinetuneRequest, resolve_job
+from firth.finetuning.job_config import FinetuneRequest
+from firth.finetuning.jobs import resolve_job
 from firth.finetuning.labelled import texts_of
 from firth.pretraining import training as pretraining
 from firth.pretraining.planning import PretrainRequest

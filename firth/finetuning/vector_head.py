@@ -257,17 +257,28 @@ class _Learner:
         draw = rng.key(self.config.seed, "vector head", step)
         numbers = rng.below(draw, len(self.pairs), np.arange(self.config.batch_size))
         first_B = self.pairs[torch.from_numpy(numbers)]
-        ids_T, offsets_B = self.sentences.take(first_B)
-        weights_T = self.log_weights_V.exp()[ids_T]
         if step % 2:
-            next_ids, next_offsets_B = self.sentences.take(first_B + 1)
-            x_BD = self._vectors(ids_T, offsets_B, weights_T)
-            y_BD = self._vectors(next_ids, next_offsets_B, self.log_weights_V.exp()[next_ids])
+            x_BD, y_BD = self._neighbour_vectors(first_B)
         else:
-            is_first_T = torch.from_numpy(rng.uniform(draw, np.arange(len(ids_T)), 1) < 0.5)
-            x_BD = self._vectors(ids_T, offsets_B, weights_T * is_first_T + NO_WEIGHT)
-            y_BD = self._vectors(ids_T, offsets_B, weights_T * ~is_first_T + NO_WEIGHT)
+            x_BD, y_BD = self._half_vectors(first_B, draw)
         return partner_loss(x_BD, y_BD, self.config.temperature)
+
+    def _neighbour_vectors(self, first_B: Tensor) -> tuple[Tensor, Tensor]:
+        """The vectors of sentences, and of the sentences that follow them."""
+        return self._sentence_vectors(first_B), self._sentence_vectors(first_B + 1)
+
+    def _sentence_vectors(self, numbers_B: Tensor) -> Tensor:
+        ids_T, offsets_B = self.sentences.take(numbers_B)
+        return self._vectors(ids_T, offsets_B, self.log_weights_V.exp()[ids_T])
+
+    def _half_vectors(self, numbers_B: Tensor, draw: np.uint64) -> tuple[Tensor, Tensor]:
+        """The vectors of two halves of each sentence, whose words are dealt at random."""
+        ids_T, offsets_B = self.sentences.take(numbers_B)
+        weights_T = self.log_weights_V.exp()[ids_T]
+        is_first_T = torch.from_numpy(rng.uniform(draw, np.arange(len(ids_T)), 1) < 0.5)
+        x_BD = self._vectors(ids_T, offsets_B, weights_T * is_first_T + NO_WEIGHT)
+        y_BD = self._vectors(ids_T, offsets_B, weights_T * ~is_first_T + NO_WEIGHT)
+        return x_BD, y_BD
 
     def _vectors(self, ids_T: Tensor, offsets_B: Tensor, weights_T: Tensor) -> Tensor:
         means_BE = self._means(ids_T, offsets_B, weights_T)

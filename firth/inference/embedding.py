@@ -1,7 +1,7 @@
 """Texts in, one vector for each out: the states of a text's tokens, pooled.
 
-A model with a vector head (`convert/vector_head.py`) takes that in place of a pooling, unless one is asked for. The
-pooling `tokens` is the part of the head that adds up rows of tokens, which needs no encoder.
+A model with a vector head (`head_embedding.py`) takes that in place of a pooling, unless one is asked for. The pooling
+`tokens` is the part of the head that adds up rows of tokens, which needs no encoder.
 
 Embedding has two steps, so that a server can compute many requests together: `Embedder.tokenize` cuts texts into the
 sequences that the model reads, `Embedder.embed_tokenized` computes their vectors. Blocks of texts bound the memory: one
@@ -11,20 +11,19 @@ block is tokenized while the one before it is computed.
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from firth.console import bar
 from firth.convert.sentence_transformers import Embedding, VectorLayer
-from firth.convert.vector_head import ContextPart
 from firth.data.items import Window, cut_window, pack_windows
 from firth.data.packing import pack_tokens
 from firth.errors import BadConfig
+from firth.inference.head_embedding import CONTEXT_POOLING, HeadEmbedder
 from firth.inference.precision_choice import (
     EncoderCall,
     SavedChoices,
@@ -36,8 +35,9 @@ from firth.inference.precision_choice import (
 )
 from firth.inference.quantization import block_linears
 from firth.inference.threads import compute_in_parallel
-from firth.nn.blocks import first_rows
-from firth.nn.pooling import last_rows, max_rows, mean_rows, mean_sqrt_rows, weighted_mean_rows
+from firth.inference.tokenized_texts import TokenizedTexts, TokenSequence, all_sequences, deal
+from firth.metrics.cosines import unit_vectors
+from firth.nn.pooling import POOLINGS, pool
 from firth.tasks.predicting import token_batches, within
 from firth.tensors import Batch, Encoder
 from firth.tokenizers import Tokenizer
@@ -46,19 +46,8 @@ from firth.types import Encoding
 
 log = logging.getLogger(__name__)
 
-POOLINGS = {
-    "mean": mean_rows,
-    "cls": first_rows,
-    "last": last_rows,
-    "max": max_rows,
-    "mean-sqrt": mean_sqrt_rows,
-    "weighted-mean": weighted_mean_rows,
-}
-"""Several of them, joined by `+`, are put side by side."""
 TOKENS = "tokens"
 """The pooling of a model with a vector head that takes the head's sums of rows alone, without the encoder."""
-CONTEXT_POOLING = "cls"
-"""The states that a vector head projects."""
 BATCH_TOKENS = 2048
 """Tokens computed at once: enough to fill the matrix units, few enough to stay in the cache."""
 ROUND_TOKENS = 32
@@ -67,51 +56,6 @@ MIN_ROUNDED_TOKENS = 512
 """Smaller batches are not padded."""
 BLOCK_TEXTS = 2048
 """Texts that are tokenized and sorted by length at once."""
-
-TokenSequence = np.ndarray | Window
-"""The ids of a sequence with its special tokens; a `Window` for a tokenizer whose tokens have parts (n-grams)."""
-
-
-@dataclass(frozen=True)
-class TokenizedTexts:
-    """Texts ready for `Embedder.embed_tokenized`."""
-
-    sequences: list[TokenSequence]
-    text_of_sequence: np.ndarray
-    """For each sequence the number of its text: a long text is read in several windows."""
-    num_texts: int
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(map(len, self.sequences))
-
-    @property
-    def ids(self) -> list[np.ndarray]:
-        """The ids of each sequence, special tokens included."""
-        found = []
-        for sequence in self.sequences:
-            ids = sequence.ids if isinstance(sequence, Window) else sequence
-            found.append(ids)
-        return found
-
-    def add_windows(self, sums: np.ndarray) -> np.ndarray:
-        """One vector for each text: the sum of its windows' vectors."""
-        if len(self.text_of_sequence) == self.num_texts:
-            return sums
-        added = np.zeros((self.num_texts, sums.shape[1]), np.float32)
-        np.add.at(added, self.text_of_sequence, sums)
-        return added
-
-    def merge_windows(self, vectors: np.ndarray) -> np.ndarray:
-        """One vector for each text: the mean of its windows' vectors, weighted by their lengths."""
-        if len(self.text_of_sequence) == self.num_texts:
-            return vectors
-        # In double precision, because a long text has many windows.
-        weights = np.array([len(sequence) for sequence in self.sequences], np.float64)
-        sums = np.zeros((self.num_texts, vectors.shape[1]))
-        np.add.at(sums, self.text_of_sequence, vectors * weights[:, None])
-        total_weights = np.bincount(self.text_of_sequence, weights, self.num_texts)
-        return (sums / total_weights[:, None]).astype(np.float32)
 
 
 class Embedder:
@@ -125,17 +69,14 @@ class Embedder:
         *,
         precision: str,
         choices: SavedChoices | None = None,
-        token_rows_VD: np.ndarray | None = None,
-        context: ContextPart | None = None,
+        head: HeadEmbedder | None = None,
         layers: tuple[VectorLayer, ...] = (),
     ) -> None:
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.settings = settings
-        self.token_rows_VD = token_rows_VD
-        """The rows that the model's vector head adds up; None if it has no such head."""
-        self.context = context
-        """The part of the vector head that the encoder computes; None if it has no such part."""
+        self.head = head
+        """The model's vector head; None if it has none."""
         self.layers = layers
         """Layers over the pooled vector; they belong to the folder's own pooling."""
         self.precision = check_precision(precision)
@@ -144,33 +85,35 @@ class Embedder:
 
     def width(self, pooling: str | None = None) -> int:
         """The width of the vectors, with this pooling or without one."""
-        if self._uses_head(pooling):
-            assert self.token_rows_VD is not None
-            width = int(self.token_rows_VD.shape[1])
-            if self._uses_context(pooling):
-                assert self.context is not None
-                width += len(self.context.bias_K)
-            return width
+        head = self._head_for(pooling)
+        if head is not None:
+            return head.width
         width = self._pooled_width(pooling or self.settings.pooling)
         for layer in self._layers_for(pooling):
             width = layer.width(width)
         return width
 
     @property
+    def token_rows_VD(self) -> np.ndarray | None:
+        """The rows that the model's vector head adds up; None if it has no such head."""
+        return None if self.head is None else self.head.rows_VD
+
+    @property
     def fast_pooling(self) -> str | None:
         """The pooling that needs no pass through the encoder, where there is one; else the model's own."""
-        return None if self.token_rows_VD is None else TOKENS
+        return None if self.head is None else TOKENS
 
     def normalises(self, pooling: str | None = None) -> bool:
         """Whether vectors of this pooling have length 1, unless the caller says otherwise."""
-        return self.settings.normalise or self._uses_head(pooling)
+        return self.settings.normalise or self._head_for(pooling) is not None
 
-    def _uses_head(self, pooling: str | None) -> bool:
-        """Whether the vector head makes the vectors, and not a pooling of states."""
-        return pooling in (None, TOKENS) and self.token_rows_VD is not None
-
-    def _uses_context(self, pooling: str | None) -> bool:
-        return pooling is None and self.context is not None
+    def _head_for(self, pooling: str | None) -> HeadEmbedder | None:
+        """The part of the vector head that makes the vectors; None for a pooling of states."""
+        if self.head is None or pooling not in (None, TOKENS):
+            return None
+        if pooling == TOKENS:
+            return replace(self.head, context=None)
+        return self.head
 
     def _pooled_width(self, pooling: str) -> int:
         return self.encoder.width * len(pooling.split("+"))
@@ -224,7 +167,7 @@ class Embedder:
             return
         if pooling != TOKENS:
             raise BadConfig(f"There is no pooling named '{pooling}' (known: {', '.join([*POOLINGS, TOKENS])}).")
-        if self.token_rows_VD is None:
+        if self.head is None:
             raise BadConfig(f"The pooling '{TOKENS}' needs a model with a vector head (`firth vectors`).")
 
     def tokenize(
@@ -261,44 +204,36 @@ class Embedder:
         normalise: bool | None = None,
     ) -> list[np.ndarray]:
         """For each request one vector a text, all computed together."""
-        if self._uses_head(pooling):
-            vectors = self._head_vectors(requests, with_context=self._uses_context(pooling))
-        else:
-            vectors = self._state_vectors(requests, pooling)
+        vectors = self._vectors(requests, pooling)
         if normalise is None:
             normalise = self.normalises(pooling)
         if normalise:
             vectors = [unit_vectors(request_vectors) for request_vectors in vectors]
         return vectors
 
-    def _state_vectors(self, requests: Sequence[TokenizedTexts], pooling: str | None) -> list[np.ndarray]:
-        """For each request the pooled states of its texts, and the folder's layers over them."""
-        pooled = self._pooled_vectors(self.fast_encoder, _all_sequences(requests), pooling or self.settings.pooling)
+    def _vectors(self, requests: Sequence[TokenizedTexts], pooling: str | None) -> list[np.ndarray]:
+        """For each request its texts' vectors of any length: by the vector head, or from pooled states and layers."""
+        head = self._head_for(pooling)
+        if head is not None:
+            return self._head_vectors(requests, head)
+        pooled = self._pooled_vectors(self.fast_encoder, all_sequences(requests), pooling or self.settings.pooling)
         vectors = []
-        for request, rows in zip(requests, _dealt(pooled, requests), strict=True):
+        for request, rows in zip(requests, deal(pooled, requests), strict=True):
             merged = request.merge_windows(rows)
             for layer in self._layers_for(pooling):
                 merged = layer(merged)
             vectors.append(merged)
         return vectors
 
-    def _head_vectors(self, requests: Sequence[TokenizedTexts], *, with_context: bool) -> list[np.ndarray]:
+    def _head_vectors(self, requests: Sequence[TokenizedTexts], head: HeadEmbedder) -> list[np.ndarray]:
         """For each request the vectors of its texts by the model's vector head."""
-        sequences = _all_sequences(requests)
-        summed = self._summed_rows(sequences)
-        token_parts = []
-        for request, rows in zip(requests, _dealt(summed, requests), strict=True):
-            token_parts.append(request.add_windows(rows))
-        if not with_context:
+        token_parts = [head.token_part(request) for request in requests]
+        if head.context is None:
             return token_parts
-        assert self.context is not None
-        states = self._pooled_vectors(self.fast_encoder, sequences, CONTEXT_POOLING)
+        states = self._pooled_vectors(self.fast_encoder, all_sequences(requests), CONTEXT_POOLING)
         vectors = []
-        for request, rows, token_part in zip(requests, _dealt(states, requests), token_parts, strict=True):
-            context_part = self.context.vectors(request.merge_windows(rows))
-            # A text without a token that counts, such as a blank one, has a vector of zeros.
-            context_part[~token_part.any(1)] = 0.0
-            vectors.append(np.concatenate([unit_vectors(token_part), context_part], 1))
+        for request, rows, token_part in zip(requests, deal(states, requests), token_parts, strict=True):
+            vectors.append(head.with_context(token_part, request.merge_windows(rows)))
         return vectors
 
     def warn_about_truncation(self, texts: Sequence[str]) -> None:
@@ -388,15 +323,6 @@ class Embedder:
         """The vectors of the sample texts by an encoder."""
         return unit_vectors(self._pooled_vectors(encoder, self._sample, self.settings.pooling, padded=False))
 
-    def _summed_rows(self, sequences: Sequence[TokenSequence]) -> np.ndarray:
-        """For each sequence the sum of its tokens' rows; zeros for one without tokens that have a weight."""
-        assert self.token_rows_VD is not None
-        sums = np.empty((len(sequences), self.token_rows_VD.shape[1]), np.float32)
-        for number, sequence in enumerate(sequences):
-            assert isinstance(sequence, np.ndarray), "a vector head is made for tokens without parts only"
-            sums[number] = self.token_rows_VD[sequence].sum(0)
-        return sums
-
     def _pooled_vectors(
         self,
         encoder: EncoderCall,
@@ -414,7 +340,7 @@ class Embedder:
         @torch.inference_mode()
         def compute(rows: list[int]) -> None:
             batch = self._pack([sequences[row] for row in rows], padded=padded)
-            pooled_BD = pool(encoder(batch).last_ND, batch, pooling)
+            pooled_BD = pool(encoder(batch).last_ND, batch.bounds_B1, pooling)
             # Padding is one more sequence at the end.
             vectors[rows] = pooled_BD[: len(rows)].numpy()
 
@@ -444,30 +370,3 @@ class Embedder:
         if not block_linears(self.encoder):
             return 0
         return -num_tokens % ROUND_TOKENS
-
-
-def _all_sequences(requests: Sequence[TokenizedTexts]) -> list[TokenSequence]:
-    """The sequences of all requests, one after the other."""
-    sequences: list[TokenSequence] = []
-    for request in requests:
-        sequences += request.sequences
-    return sequences
-
-
-def _dealt(rows: np.ndarray, requests: Sequence[TokenizedTexts]) -> list[np.ndarray]:
-    """Rows of all sequences, dealt back to the requests that they belong to."""
-    counts = [len(request.sequences) for request in requests]
-    ends = np.cumsum(counts)
-    return np.split(rows, ends[:-1])
-
-
-def pool(states_ND: Tensor, batch: Batch, pooling: str) -> Tensor:
-    """One vector for each sequence of a batch."""
-    pooled = [POOLINGS[name](states_ND, batch.bounds_B1) for name in pooling.split("+")]
-    return torch.cat(pooled, 1)
-
-
-def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """The vectors scaled to length one; a vector of zeros stays as it is."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-12))

@@ -131,6 +131,19 @@ class Explainer:
         label, probability = explained_label(prediction)
         example = item.example
         encodings = [self.tokenizer.encode(text) for text in example.texts]
+        token_weights = self._token_gradients(item, encodings, head, label)
+        spans = []
+        weights = []
+        for encoding, text, own in zip(encodings, example.texts, token_weights, strict=True):
+            words = word_spans(encoding, text)
+            spans.append(words)
+            weights.append([float(own[word.first_token : word.end_token].sum()) for word in words])
+        return _explanation(example, label, probability, "gradients", spans, weights)
+
+    def _token_gradients(
+        self, item: Item, encodings: Sequence[Encoding], head: ClassifyHead, label: str
+    ) -> list[np.ndarray]:
+        """The integrated gradient of each token of each text."""
         token_weights = [np.zeros(len(encoding)) for encoding in encodings]
         windows = item.windows
         if len(encodings) > 1:
@@ -146,17 +159,7 @@ class Explainer:
         if len(encodings) == 1:
             # The scores of a long text are the means over its windows.
             token_weights[0] /= len(item.windows)
-        spans = []
-        weights = []
-        for encoding, text, own in zip(encodings, example.texts, token_weights, strict=True):
-            words = word_spans(encoding, text)
-            spans.append(words)
-            word_weights = []
-            for word in words:
-                weight = own[word.first_token : word.end_token].sum()
-                word_weights.append(float(weight))
-            weights.append(word_weights)
-        return _explanation(example, label, probability, "gradients", spans, weights)
+        return token_weights
 
     def _places(self, window: Window, encodings: Sequence[Encoding]) -> Iterator[_TextPlace]:
         """Where the texts are in a window."""

@@ -27,6 +27,7 @@ from firth.inference.embedding import Embedder
 from firth.inference.explaining import Explainer, Explanation, Method
 from firth.inference.filling import MaskFiller
 from firth.inference.generation import GenerationOptions, generate
+from firth.inference.head_embedding import HeadEmbedder
 from firth.inference.inputs_file import read_inputs
 from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.inference.model_info import ModelInfo, model_info, num_parameters
@@ -70,8 +71,7 @@ class Model:
             checkpoint.embedding,
             precision=precision or saved.name,
             choices=saved.choices,
-            token_rows_VD=_token_rows(checkpoint),
-            context=checkpoint.vector_head.context if checkpoint.vector_head else None,
+            head=HeadEmbedder.of(checkpoint),
             layers=checkpoint.vector_layers,
         )
 
@@ -409,15 +409,6 @@ class Model:
         """The head of the task with this name; without a name, of the model's only task."""
         _, head = only_task(self.checkpoint, "This model", task)
         return head
-
-
-def _token_rows(checkpoint: Checkpoint) -> np.ndarray | None:
-    """What the model's vector head adds up, V x D; None without such a head."""
-    table_VE = checkpoints.token_table(checkpoint.encoder)
-    if checkpoint.vector_head is None or table_VE is None:
-        return None
-    on_cpu = table_VE.float().cpu()
-    return checkpoint.vector_head.rows(on_cpu.numpy())
 
 
 def _path(folder: object, function: str) -> Path:

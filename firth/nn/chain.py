@@ -4,7 +4,7 @@ In: `unary_NT`, a score for each token and label, and transition scores, `TT` wh
 `NTT` with a matrix for each token from the label before it (MEMM). Scores of starts and ends are added to the first and
 last unary scores. Out: partition sums, best paths, marginals, expectations and samples.
 
-Sequences lie end to end, as everywhere. They are walked together (`nn/walk.py`), longest first, so that step l handles
+Sequences lie end to end, as everywhere. They are walked together (`chain_recursions.py`), longest first: step l handles
 the sequences that still have an l-th token: there are as many steps as the longest sequence has tokens, and no padding.
 Each step is normalised, so 100,000 symbols lose no precision. The gradient of the partition sum is written out as the
 marginals it equals (Rabiner 1989; Lafferty et al. 2001). Where numba is installed, chains that share their transitions
@@ -12,11 +12,9 @@ run compiled on the CPU (`chain_kernels.py`), also those of a GPU: scores are sm
 kernels for every token of the longest sequence.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from itertools import repeat
 
 import numpy as np
 import torch
@@ -24,12 +22,10 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from firth import rng
-from firth.nn.walk import Walk
+from firth.nn.chain_recursions import ChainWalk, backward_sums, expected_pairs, forward_sums, transitions_at
 
 ILLEGAL = -1e5
 """The score of what is forbidden, in training: far below real scores, but finite, so that no gradient is NaN."""
-_PAIRS_AT_ONCE = 1 << 22
-"""The most transition scores that exist at once while expected transitions are summed."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +43,8 @@ class Scores:
         return self.transitions.ndim == 2
 
     @cached_property
-    def walk(self) -> "_Walk":
-        return _Walk(self.bounds_B1, self.unary_NT.device)
+    def walk(self) -> ChainWalk:
+        return ChainWalk(self.bounds_B1, self.unary_NT.device)
 
     def walked(self) -> tuple[Tensor, Tensor]:
         """Unary scores and transitions in the order of the walk."""
@@ -93,8 +89,8 @@ def marginals(scores: Scores) -> Tensor:
         _, marginals_NT, _ = counted(scores)
         return marginals_NT.to(scores.unary_NT.dtype)
     unary_NT, transitions = scores.walked()
-    alpha_NT, _ = _forward(unary_NT, transitions, scores.walk)
-    beta_NT = _backward(unary_NT, transitions, scores.walk)
+    alpha_NT, _ = forward_sums(unary_NT, transitions, scores.walk)
+    beta_NT = backward_sums(unary_NT, transitions, scores.walk)
     walked_NT = (alpha_NT + beta_NT).softmax(1)
     return walked_NT[scores.walk.place_N]
 
@@ -109,10 +105,10 @@ def expected_transitions(scores: Scores) -> Tensor:
         _, _, pairs_TT = counted(scores)
         return pairs_TT.to(scores.unary_NT.dtype)
     unary_NT, transitions = scores.walked()
-    alpha_NT, _ = _forward(unary_NT, transitions, scores.walk)
-    beta_NT = _backward(unary_NT, transitions, scores.walk)
+    alpha_NT, _ = forward_sums(unary_NT, transitions, scores.walk)
+    beta_NT = backward_sums(unary_NT, transitions, scores.walk)
     ones_N = torch.ones_like(unary_NT[:, 0])
-    pairs = _pairs(alpha_NT, unary_NT + beta_NT, transitions, scores.walk, ones_N)
+    pairs = expected_pairs(alpha_NT, unary_NT + beta_NT, transitions, scores.walk, ones_N)
     if scores.is_shared:
         return pairs
     return pairs[scores.walk.place_N]
@@ -187,7 +183,7 @@ def _k_best_arrivals(scores: Scores, k: int) -> tuple[Tensor, Tensor]:
     for before, now in walk.steps():
         # Dimensions: sequence, to label, from label, rank.
         best_before = best_NTK[before][:, None]
-        transition_scores = _at(transitions, now).mT[..., None]
+        transition_scores = transitions_at(transitions, now).mT[..., None]
         arriving = best_before + transition_scores
         values, came_NTK[now] = _top(arriving.flatten(2), k)
         values += unary_NT[now][..., None]
@@ -195,7 +191,7 @@ def _k_best_arrivals(scores: Scores, k: int) -> tuple[Tensor, Tensor]:
     return came_NTK, best_NTK
 
 
-def _trace_back(came_NTK: Tensor, state_BK: Tensor, walk: "_Walk") -> Tensor:
+def _trace_back(came_NTK: Tensor, state_BK: Tensor, walk: ChainWalk) -> Tensor:
     """The tags of k paths, from their states at the end of each sequence; changes `state_BK`."""
     num_tokens, _, k = came_NTK.shape
     tags_NK = torch.empty(num_tokens, k, dtype=torch.long, device=came_NTK.device)
@@ -211,7 +207,7 @@ def sample(scores: Scores, key: np.uint64, *, num: int = 1) -> Tensor:
     """`num` paths drawn by their probabilities, tags_SN: filtered forwards, drawn backwards (Gumbel-max)."""
     walk = scores.walk
     unary_NT, transitions = scores.walked()
-    alpha_NT, _ = _forward(unary_NT, transitions, walk)
+    alpha_NT, _ = forward_sums(unary_NT, transitions, walk)
     num_tokens, num_tags = alpha_NT.shape
     counters = np.ogrid[:num, :num_tokens, :num_tags]
     uniform_SNT = torch.from_numpy(rng.uniform(key, *counters)).to(alpha_NT)
@@ -227,7 +223,7 @@ def sample(scores: Scores, key: np.uint64, *, num: int = 1) -> Tensor:
             # Add the transitions to the tags that were drawn at the step after this one.
             num_on = following.stop - following.start
             # Dimensions: sample, sequence, from label, to label.
-            leaving = _at(transitions, following).expand(num, num_on, -1, -1)
+            leaving = transitions_at(transitions, following).expand(num, num_on, -1, -1)
             chosen = tags_SN[:, following, None, None].expand(-1, -1, num_tags, 1)
             noisy[:, :num_on] += leaving.gather(3, chosen)[..., 0]
         tags_SN[:, now] = noisy.argmax(2)
@@ -266,21 +262,6 @@ def _forward_backward(scores: Scores, scale_B: Tensor) -> tuple[Tensor, Tensor, 
     return log_z_B, marginals_NT, pairs_TT
 
 
-class _Walk(Walk):
-    """The walk with what chains need of it."""
-
-    def split(self, transitions: Tensor) -> Iterable[Tensor]:
-        """The transitions into the tokens of each step from the second on."""
-        if transitions.ndim == 2:
-            return repeat(transitions[None])
-        return transitions.split_with_sizes(self.sizes)[1:]
-
-    def sums(self, values_N: Tensor) -> Tensor:
-        """Sums over each sequence (values in token order), in float64: a long sum of single floats would drift."""
-        sums_B: Tensor = torch.segment_reduce(values_N.double(), "sum", lengths=self.lengths_B, unsafe=True)
-        return sums_B.to(values_N.dtype)
-
-
 class _CompiledContext(FunctionCtx):
     scores: Scores
     marginals_NT: Tensor
@@ -310,7 +291,7 @@ class _CompiledLogPartition(torch.autograd.Function):
 
 
 class _WalkedContext(FunctionCtx):
-    walk: _Walk
+    walk: ChainWalk
     saved_tensors: tuple[Tensor, Tensor, Tensor]
     needs_input_grad: tuple[bool, ...]
 
@@ -319,8 +300,8 @@ class _LogPartition(torch.autograd.Function):
     """The log partition by torch operations; tensors are in the order of the walk."""
 
     @staticmethod
-    def forward(ctx: _WalkedContext, unary_NT: Tensor, transitions: Tensor, walk: _Walk) -> Tensor:
-        alpha_NT, norm_N = _forward(unary_NT, transitions, walk)
+    def forward(ctx: _WalkedContext, unary_NT: Tensor, transitions: Tensor, walk: ChainWalk) -> Tensor:
+        alpha_NT, norm_N = forward_sums(unary_NT, transitions, walk)
         ctx.save_for_backward(unary_NT, transitions, alpha_NT)
         ctx.walk = walk
         return walk.sums(norm_N[walk.place_N])
@@ -329,89 +310,15 @@ class _LogPartition(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: _WalkedContext, grad_B: Tensor) -> tuple[Tensor, Tensor | None, None]:
         unary_NT, transitions, alpha_NT = ctx.saved_tensors
-        beta_NT = _backward(unary_NT, transitions, ctx.walk)
+        beta_NT = backward_sums(unary_NT, transitions, ctx.walk)
         marginals_NT = (alpha_NT + beta_NT).softmax(1)
         sequence_of_row_N = ctx.walk.sequence_N[ctx.walk.rows_N]
         weight_N = grad_B[sequence_of_row_N]
         unary_grad_NT = marginals_NT * weight_N[:, None]
         if not ctx.needs_input_grad[1]:
             return unary_grad_NT, None, None
-        transitions_grad = _pairs(alpha_NT, unary_NT + beta_NT, transitions, ctx.walk, weight_N)
+        transitions_grad = expected_pairs(alpha_NT, unary_NT + beta_NT, transitions, ctx.walk, weight_N)
         return unary_grad_NT, transitions_grad, None
-
-
-def _forward(unary_NT: Tensor, transitions: Tensor, walk: _Walk) -> tuple[Tensor, Tensor]:
-    """alpha_NT and norm_N of the forward recursion.
-
-    alpha is the log of the sum over all paths up to each label, less the maximum of its step. norm holds these maxima
-    and, at the end of each sequence, the rest of the log partition, so that the norms of a sequence sum to it.
-    """
-    first, *rest = unary_NT.split_with_sizes(walk.sizes)
-    alphas = [first]
-    maxima = [torch.zeros_like(first[:, :1])]
-    arriving = walk.split(transitions.mT)
-    for unary, arrive in zip(rest, arriving, strict=False):
-        before = alphas[-1][: len(unary), None]
-        alpha = torch.logsumexp(before + arrive, 2).add_(unary)
-        maximum = alpha.amax(1, keepdim=True)
-        maxima.append(maximum)
-        alphas.append(alpha.sub_(maximum))
-    alpha_NT = torch.cat(alphas)
-    norm_N = torch.cat(maxima)[:, 0]
-    ends = walk.last_B[: walk.sizes[0]]
-    norm_N[ends] += alpha_NT[ends].logsumexp(1)
-    return alpha_NT, norm_N
-
-
-def _backward(unary_NT: Tensor, transitions: Tensor, walk: _Walk) -> Tensor:
-    """beta_NT: the log of the sum over all paths on from each label, less the maximum of its step."""
-    beta_NT = torch.zeros_like(unary_NT)
-    betas = beta_NT.split_with_sizes(walk.sizes)
-    unaries = unary_NT.split_with_sizes(walk.sizes)
-    leaving = walk.split(transitions)
-    steps = list(zip(betas, unaries[1:], betas[1:], leaving, strict=False))
-    for before, unary, beta, leave in reversed(steps):
-        ahead = (unary + beta)[:, None]
-        total = torch.logsumexp(ahead + leave, 2)
-        maximum = total.amax(1, keepdim=True)
-        torch.sub(total, maximum, out=before[: len(unary)])
-    return beta_NT
-
-
-def _pairs(alpha_NT: Tensor, ahead_NT: Tensor, transitions: Tensor, walk: _Walk, weight_N: Tensor) -> Tensor:
-    """Expected transitions, weighted by sequence and summed to the shape of `transitions`.
-
-    `ahead_NT` is unary + beta: the paths from each label on, its own unary score included.
-    """
-    num_first = walk.sizes[0]
-    rows_before = [np.arange(0)]
-    for before, _ in walk.steps():
-        rows_before.append(np.arange(before.start, before.stop))
-    before_N = torch.from_numpy(np.concatenate(rows_before)).to(alpha_NT.device)
-    counts = torch.zeros_like(transitions)
-    num_tags = alpha_NT.shape[1]
-    many = max(1, _PAIRS_AT_ONCE // num_tags**2)
-    for start in range(0, len(before_N), many):
-        came = alpha_NT[before_N[start : start + many]]
-        first = num_first + start
-        chosen = slice(first, first + len(came))
-        # Dimensions: token, from label, to label.
-        logits = came[:, :, None] + _at(transitions, chosen) + ahead_NT[chosen][:, None]
-        probabilities = logits.flatten(1).softmax(1)
-        weighted = probabilities * weight_N[chosen, None]
-        pairs = weighted.view_as(logits)
-        if transitions.ndim == 2:
-            counts += pairs.sum(0)
-        else:
-            counts[chosen] = pairs
-    return counts
-
-
-def _at(transitions: Tensor, rows: slice) -> Tensor:
-    """The transitions into the tokens of these rows of the walk."""
-    if transitions.ndim == 2:
-        return transitions[None]
-    return transitions[rows]
 
 
 def _top(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -152,11 +152,10 @@ def _choose_one_by_one(
             logs_B = torch.zeros_like(logs_B)
             has_tokens_B = torch.ones_like(has_tokens_B)
         parents = []
-        has_tokens = has_tokens_B.tolist()
-        for place, (token, log) in enumerate(zip(tokens_B.tolist(), logs_B.tolist(), strict=True)):
-            if not has_tokens[place]:
+        drawn = zip(unfinished, tokens_B.tolist(), logs_B.tolist(), has_tokens_B.tolist(), strict=True)
+        for place, (row, token, log, has_token) in enumerate(drawn):
+            if not has_token:
                 continue
-            row = unfinished[place]
             before = texts[row]
             text = before.then(token, before.log_probability + log, end=rules.end)
             texts[row] = text

@@ -31,6 +31,12 @@ def layered_rows(states: States, bounds_B1: Tensor, kind: str) -> Tensor:
     return pool(last_ND, bounds_B1)
 
 
+def pool(x_ND: Tensor, bounds_B1: Tensor, names: str) -> Tensor:
+    """A vector for each sequence, by the `POOLINGS` of these names; several of them, joined by `+`, side by side."""
+    pooled = [POOLINGS[name](x_ND, bounds_B1) for name in names.split("+")]
+    return torch.cat(pooled, 1)
+
+
 def mean_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
     """The mean over each sequence's tokens; an empty sequence has zeros."""
     return _reduce(x_ND, bounds_B1, "mean")
@@ -81,3 +87,14 @@ def _reduce(x_ND: Tensor, bounds_B1: Tensor, kind: str) -> Tensor:
     empty_BD = x_ND.new_zeros(len(lengths_B), x_ND.shape[1])
     index_ND = owners_N[:, None].expand_as(x_ND)
     return empty_BD.scatter_reduce(0, index_ND, x_ND, kind, include_self=False)
+
+
+POOLINGS = {
+    "mean": mean_rows,
+    "cls": first_rows,
+    "last": last_rows,
+    "max": max_rows,
+    "mean-sqrt": mean_sqrt_rows,
+    "weighted-mean": weighted_mean_rows,
+}
+"""The poolings of text vectors, by name."""

@@ -84,23 +84,13 @@ def build(
     tokenizer = with_sentinels(tokenizers.load(shards.tokenizer_folder), num_sentinels(recipe))
     recipe = with_vocab_size(recipe, start, len(tokenizer.vocab))
     torch_device = chosen_device(device)
-    name, config = next(iter(recipe.encoder.items()))
-    is_half = torch_device.type == "cuda" and recipe.train.precision != "fp32"
-    if is_half and getattr(config, "attention_dropout", 0.0) > 0:
-        log.warning("Attention dropout is not available on the GPU in half precision; it is 0 in this run.")
-        config = replace(config, attention_dropout=0.0)
     reseed(recipe.train.seed, "initial weights")
-    encoder: Encoder = encoders.resolve(name)(config)
+    encoder = _make_encoder(recipe, torch_device)
     _check_lengths(recipe.batches, encoder.max_positions)
     _check_rows(encoder, tokenizer)
     goals = _make_goals(recipe, encoder, tokenizer)
     if start:
-        encoder.load_state_dict(start.encoder.state_dict())
-        for goal_name, goal in goals.items():
-            if goal_name in start.goals:
-                _load_objective(goal_name, goal, start.goals[goal_name])
-            else:
-                goal.begin(encoder)
+        _start_from(start, encoder, goals)
     learned: dict[str, Goal] = dict(goals)
     if extend:
         learned = {goal_name: extend(goal, encoder) for goal_name, goal in goals.items()}
@@ -110,11 +100,36 @@ def build(
     last_text = None
     if recipe.batches.last_length:
         batches = replace(recipe.batches, max_length=recipe.batches.last_length)
-        with torch.device("meta"):
-            # These only cut and corrupt the text; the learner's own goals have the weights.
-            cutters = _make_goals(replace(recipe, batches=batches), encoder, tokenizer)
-        last_text = _make_packs(recipe, batches, shards, list(cutters.values()), tokenizer)
+        last_text = _make_packs(recipe, batches, shards, _cutters(recipe, batches, encoder, tokenizer), tokenizer)
     return Parts(learner, text, last_text, tokenizer, goals)
+
+
+def _make_encoder(recipe: Recipe, device: torch.device) -> Encoder:
+    """The recipe's encoder as this device can train it."""
+    name, config = next(iter(recipe.encoder.items()))
+    is_half = device.type == "cuda" and recipe.train.precision != "fp32"
+    if is_half and getattr(config, "attention_dropout", 0.0) > 0:
+        log.warning("Attention dropout is not available on the GPU in half precision; it is 0 in this run.")
+        config = replace(config, attention_dropout=0.0)
+    encoder: Encoder = encoders.resolve(name)(config)
+    return encoder
+
+
+def _start_from(start: Checkpoint, encoder: Encoder, goals: Mapping[str, Objective]) -> None:
+    """Loads the weights of a trained model; an objective that it does not have begins anew."""
+    encoder.load_state_dict(start.encoder.state_dict())
+    for name, goal in goals.items():
+        if name in start.goals:
+            _load_objective(name, goal, start.goals[name])
+        else:
+            goal.begin(encoder)
+
+
+def _cutters(recipe: Recipe, batches: BatchConfig, encoder: Encoder, tokenizer: Tokenizer) -> list[Objective]:
+    """Objectives without weights, which only cut and corrupt the text for other batches than the learner's own."""
+    with torch.device("meta"):
+        goals = _make_goals(replace(recipe, batches=batches), encoder, tokenizer)
+    return list(goals.values())
 
 
 def _load_objective(name: str, goal: Objective, trained: Objective) -> None:

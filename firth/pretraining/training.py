@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import CorpusView
 from firth.errors import BadInput, Unsupported
-from firth.files import MANIFEST, sha256
+from firth.files import MANIFEST, JsonObject, sha256
 from firth.lineage import Recipe
 from firth.objectives import trained_objectives, word_losses
 from firth.objectives.objective import Objective
@@ -289,19 +288,21 @@ def _checkpoint(
     floor: float,
 ) -> Checkpoint:
     """The trained model with what its card says; its folder has the recipe's layout, or that of its start."""
-    info: dict[str, Any] = {
+    max_length = max(recipe.batches.max_length, recipe.batches.last_length)
+    if start:
+        # Sequences of a short second training do not take away what the model can read.
+        max_length = max(max_length, int(start.info.get("max_length", 0)))
+    info: dict[str, object] = {
         "recipe": recipe.recipe,
         "size": recipe.size,
         "steps": steps,
         "tokens": steps * recipe.train.accumulate * recipe.batches.tokens,
-        "max_length": max(recipe.batches.max_length, recipe.batches.last_length),
+        "max_length": max_length,
         OPTIMIZER: recipe.train.optim.optimizer,
         "unigram_floor": floor,
         "held_out": figures,
     }
     if start:
-        # Sequences of a short second training do not take away what the model can read.
-        info["max_length"] = max(info["max_length"], int(start.info.get("max_length", 0)))
         info["trained_before"] = _training_so_far(start.info)
         if recipe.continues:
             # A short training of another kind does not change which optimizer made the weights.
@@ -320,7 +321,7 @@ def _checkpoint(
     return Checkpoint(encoder, goals, parts.tokenizer, info=info, layout=layout)
 
 
-def _training_so_far(info: Mapping[str, Any]) -> str:
+def _training_so_far(info: JsonObject) -> str:
     """A line for the card: by which recipe a model was trained and for how long, and what came before that."""
     parts = [str(info["trained_before"])] if info.get("trained_before") else []
     recipe = str(info.get("recipe") or "another program")

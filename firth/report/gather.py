@@ -123,7 +123,7 @@ def nearest(model: "Model", sentences: Sequence[str], *, top: int = 3) -> Ranked
     Raw vectors of a young model all point in nearly the same direction. That common part says nothing about a
     sentence, so the mean is subtracted first.
     """
-    from firth.inference.embedding import unit_vectors
+    from firth.metrics.cosines import unit_vectors
 
     vectors = model.embed(sentences)
     units = unit_vectors(vectors - vectors.mean(0))

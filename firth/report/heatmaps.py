@@ -48,23 +48,21 @@ def heatmap(
         parts.append(_column_name(middle, top - 8, column))
     for (i, j), entry in np.ndenumerate(matrix):
         weight = float(entry)
-        described = f"{tokens[i]} → {columns[j]}: {number(weight, 3)}"
-        title = tag("title", described)
-        box = {
-            "x": left + j * cell,
-            "y": top + i * cell,
-            "width": cell - 1,
-            "height": cell - 1,
-            "rx": 1.5,
-        }
-        track = tag("rect", class_="track", **box)
+        title = tag("title", f"{tokens[i]} → {columns[j]}: {number(weight, 3)}")
         opacity = max(weight, 0) / highest
-        heat = tag("rect", class_="heat", fill_opacity=opacity, **box)
-        parts.append(tag("g", title, track, heat))
+        parts.append(_cell(left + j * cell, top + i * cell, cell - 1, title=title, opacity=opacity))
     width = left + cell * len(columns)
     height = top + cell * len(tokens)
     summary = f"{len(tokens)} by {len(columns)} heatmap, darkest {number(highest, 3)}"
     return svg(summary, width, height, *parts)
+
+
+def _cell(x: float, y: float, side: float, *, title: Html, opacity: float) -> Html:
+    """A square of a heatmap: the darker, the larger its value."""
+    box = {"x": x, "y": y, "width": side, "height": side, "rx": 1.5}
+    track = tag("rect", class_="track", **box)
+    heat = tag("rect", class_="heat", fill_opacity=opacity, **box)
+    return tag("g", title, track, heat)
 
 
 def heatmaps(
@@ -89,20 +87,24 @@ def heatmaps(
         row_name = f"{row_label} {row + 1}"
         parts.append(text(left - 8, y + side / 2 + 2, row_name, anchor="end"))
         for column, matrix in enumerate(matrices):
-            x = left + column * side
             title = tag("title", f"{row_name}, {column_label} {column + 1}")
             frame_class = "frame chosen" if (row, column) == chosen else "frame"
-            # Four pixels between neighbours.
-            box = {"x": x, "y": y, "width": side - 4, "height": side - 4, "rx": 2}
-            track = tag("rect", class_="track", **box)
-            frame = tag("rect", class_=frame_class, **box)
             values = np.asarray(matrix, dtype=float)
-            cells = _shaded_cells(values, x, y, side - 4)
-            parts.append(tag("g", title, track, cells, frame))
+            # Four pixels between neighbours.
+            parts.append(_small(values, left + column * side, y, side - 4, title=title, frame_class=frame_class))
     summary = f"{len(grid)} by {num_columns} small heatmaps: {row_label} down, {column_label} across"
     width = left + num_columns * side
     height = top + len(grid) * side
     return svg(summary, width, height, *parts)
+
+
+def _small(values: np.ndarray, x: float, y: float, side: float, *, title: Html, frame_class: str) -> Html:
+    """One small heatmap in its frame."""
+    box = {"x": x, "y": y, "width": side, "height": side, "rx": 2}
+    track = tag("rect", class_="track", **box)
+    frame = tag("rect", class_=frame_class, **box)
+    cells = _shaded_cells(values, x, y, side)
+    return tag("g", title, track, cells, frame)
 
 
 def _column_name(x: float, y: float, name: str) -> Html:

@@ -64,13 +64,17 @@ def points(
         parts.append(tag("circle", class_="dot s0", cx=across, cy=down, r=4))
         if name == reference:
             parts.append(tag("circle", class_="line s0", cx=across, cy=down, r=8))
-        left = across + 11
-        wanted = _Label(left, left + text_width(name), down + 4)
-        label = _free(wanted, taken)
+        label = _free(_beside(name, across, down), taken)
         taken.append(label)
         parts.append(text(label.left, label.down, name, class_="word"))
         spoken.append(f"{name}: {number(x)}, {number(y)}")
     return svg(f"{y_label} by {x_label}: {', '.join(spoken)}", width, _HEIGHT, *parts)
+
+
+def _beside(name: str, across: float, down: float) -> _Label:
+    """The place of a name right of its dot."""
+    left = across + 11
+    return _Label(left, left + text_width(name), down + 4)
 
 
 def _free(wanted: _Label, taken: list[_Label]) -> _Label:

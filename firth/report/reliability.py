@@ -74,14 +74,8 @@ def reliability_diagram(bins: Sequence[ReliabilityRow]) -> Html:
         accuracy = each["accuracy"]
         if not each["count"] or accuracy is None:
             continue
-        slot = (each["high"] - each["low"]) * SIDE
-        # Even a bin with few answers stays visible.
-        width = slot * (0.25 + 0.75 * (each["count"] / most) ** 0.5)
-        middle = LEFT + (each["low"] + each["high"]) / 2 * SIDE
-        left = middle - width / 2
-        height = max(accuracy * SIDE, 1.5)
         described = f"{each['count']:,} answers, mean confidence {each['confidence']:.1%}, right {accuracy:.1%}"
-        bar = tag("rect", class_="bar", x=left, y=bottom - height, width=width, height=height)
+        bar = _bar(each, accuracy, share=each["count"] / most)
         parts.append(tag("g", tag("title", described), bar))
         spoken.append(described)
     parts.append(tag("line", class_="reference", x1=LEFT, y1=bottom, x2=LEFT + SIDE, y2=TOP))
@@ -90,3 +84,14 @@ def reliability_diagram(bins: Sequence[ReliabilityRow]) -> Html:
     width = LEFT + SIDE + 20
     height = TOP + SIDE + BOTTOM
     return svg(f"reliability diagram: {'; '.join(spoken)}", width, height, *parts)
+
+
+def _bar(row: ReliabilityRow, accuracy: float, *, share: float) -> Html:
+    """The bar of a bin; `share` is its number of answers, compared with the bin that has the most."""
+    slot = (row["high"] - row["low"]) * SIDE
+    # Even a bin with few answers stays visible.
+    width = slot * (0.25 + 0.75 * share**0.5)
+    height = max(accuracy * SIDE, 1.5)
+    middle = LEFT + (row["low"] + row["high"]) / 2 * SIDE
+    top = TOP + SIDE - height
+    return tag("rect", class_="bar", x=middle - width / 2, y=top, width=width, height=height)

@@ -18,10 +18,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from firth.data.items import Item
-from firth.inference.embedding import BATCH_TOKENS, Embedder, TokenizedTexts
+from firth.inference.embedding import BATCH_TOKENS, Embedder
 from firth.inference.filling import MaskedText, MaskFiller
 from firth.inference.model import Model
 from firth.inference.rewriting import Rewriter, RewriteSettings
+from firth.inference.tokenized_texts import TokenizedTexts
 from firth.serving.limits import Limits
 from firth.serving.prometheus import ServerMetrics
 from firth.serving.responses import HttpError, overloaded

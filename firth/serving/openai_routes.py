@@ -4,8 +4,9 @@ import base64
 
 import numpy as np
 
-from firth.inference.embedding import TokenizedTexts, unit_vectors
 from firth.inference.model import Model
+from firth.inference.tokenized_texts import TokenizedTexts
+from firth.metrics.cosines import unit_vectors
 from firth.serving import schemas
 from firth.serving.batching import EmbedOperation
 from firth.serving.responses import HttpError, invalid_request, unsupported

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from firth.inference.embedding import TokenizedTexts
 from firth.inference.lexicon import Lexicon
 from firth.inference.model import Model
+from firth.inference.tokenized_texts import TokenizedTexts
 from firth.models import language_of, languages_of_model
 from firth.search.index import SearchIndex
 from firth.serving.batching import Batcher, BatchOperation, PayloadT, ResultT, UnsharedOperation

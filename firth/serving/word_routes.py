@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from firth.inference.embedding import unit_vectors
 from firth.inference.model import Model
 from firth.inference.word_senses import Occurrence, find_occurrences, occurrence_vectors
+from firth.metrics.cosines import unit_vectors
 from firth.serving.responses import invalid_request, unsupported
 from firth.serving.schemas import (
     MeaningRequest,

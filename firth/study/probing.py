@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from firth.metrics.cosines import unit_vectors
 from firth.study.sets import find_model, read_rows
 from firth.study.states import read_layers
 
@@ -194,7 +195,7 @@ def senses(
 def _same_sense(vectors_OD: np.ndarray, is_second_O: np.ndarray) -> float:
     """The share of occurrences whose nearest other one has the same sense."""
     centred_OD = vectors_OD - vectors_OD.mean(0)
-    units_OD = centred_OD / np.maximum(np.linalg.norm(centred_OD, axis=1, keepdims=True), 1e-12)
+    units_OD = unit_vectors(centred_OD)
     cosines_OO = units_OD @ units_OD.T
     np.fill_diagonal(cosines_OO, -np.inf)
     nearest_O = cosines_OO.argmax(1)

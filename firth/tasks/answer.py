@@ -175,10 +175,13 @@ class AnswerHead(Head):
             cls_row = 0
             if cls_is_last:
                 cls_row = passage_end + len(frame.closing) - 1
-            facts = WindowFacts(first_row, passage_end, cls_row, answer_first=cls_row, answer_last=cls_row)
+            answer_first = cls_row
+            answer_last = cls_row
             if answer and start <= answer[0] and answer[1] < end:
                 shift = first_row - start
-                facts = facts._replace(answer_first=answer[0] + shift, answer_last=answer[1] + shift)
+                answer_first = answer[0] + shift
+                answer_last = answer[1] + shift
+            facts = WindowFacts(first_row, passage_end, cls_row, answer_first=answer_first, answer_last=answer_last)
             # The start counts tokens of the passage, so that spans of different windows can be compared.
             stretches = ((question, 0, num_question), (passage, start, end))
             cuts.append(cut_window(vocab, *stretches, start=start, facts=facts))
@@ -241,13 +244,7 @@ class AnswerHead(Head):
         probabilities = np.exp(scores - scores.max())
         probabilities /= probabilities.sum()
 
-        passage = item.example.texts[1]
-        offsets: np.ndarray = item.facts
-        spans = []
-        for (first, last), probability in zip(places, probabilities, strict=False):
-            start = int(offsets[first][0])
-            end = int(offsets[last][1])
-            spans.append(Span("answer", start, end, passage[start:end], float(probability)))
+        spans = _spans(item, places, probabilities)
         # Without any span there is no doubt that there is no answer.
         doubt = 1e9
         if places:
@@ -309,6 +306,18 @@ def _best_text(found: Answered) -> str:
     if not found.candidates:
         return ""
     return found.candidates[0].text
+
+
+def _spans(item: Item, places: list[TokenSpan], probabilities: np.ndarray) -> list[Span]:
+    """The stretches of the passage at these tokens; the last probability is that of no answer."""
+    passage = item.example.texts[1]
+    offsets: np.ndarray = item.facts
+    spans = []
+    for (first, last), probability in zip(places, probabilities, strict=False):
+        start = int(offsets[first][0])
+        end = int(offsets[last][1])
+        spans.append(Span("answer", start, end, passage[start:end], float(probability)))
+    return spans
 
 
 def _padded(scores_N2: Tensor, batch: Batch) -> Tensor:

@@ -29,7 +29,7 @@ from firth.tasks import compare_scores
 from firth.tasks.compare_reader import CompareConfig as CompareConfig
 from firth.tasks.compare_reader import CompareReader as CompareReader
 from firth.tasks.compare_reader import are_alike, gold_similarity
-from firth.tasks.compare_scores import Similarity, Whitening, unit_vectors, with_vectors
+from firth.tasks.compare_scores import Similarity, Whitening, whitened_units, with_vectors
 from firth.tasks.negatives import ignored_negatives
 from firth.tasks.pair_windows import joined_items, separate_items
 from firth.tasks.task import (
@@ -199,7 +199,7 @@ class CompareHead(Head):
 
     def _by_vectors(self, vectors: tuple[np.ndarray, ...]) -> Similarity:
         """The cosine of two texts; of a triplet, the difference of two."""
-        first, *others = unit_vectors(np.stack(vectors), self.whitening)
+        first, *others = whitened_units(np.stack(vectors), self.whitening)
         cosines = [float(first @ other) for other in others]
         similarity_of_texts = cosines[0]
         if len(cosines) > 1:
@@ -266,7 +266,7 @@ class CompareScorer(Scorer):
         vectors = compare_scores.vectors_by_text(predictions, examples)
         if vectors:
             vectors_ND = np.stack(list(vectors.values()))
-            unit_ND = unit_vectors(vectors_ND, self.whitening)
+            unit_ND = whitened_units(vectors_ND, self.whitening)
             vectors = dict(zip(vectors, unit_ND, strict=True))
         return compare_scores.ranking_figures(vectors, examples, are_alike(examples, self.config))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from firth import metrics, rng
+from firth.metrics.cosines import unit_vectors
 from firth.tasks.task import Examples, Figures, Predictions, index_of
 from firth.types import Prediction
 
@@ -74,13 +75,12 @@ def fit_whitening(vectors_ND: np.ndarray, width: int = 0) -> Whitening:
     return mean_D, directions_DD[:, kept] / np.sqrt(variances_D[kept])
 
 
-def unit_vectors(vectors_ND: np.ndarray, whitening: Whitening | None) -> np.ndarray:
+def whitened_units(vectors_ND: np.ndarray, whitening: Whitening | None) -> np.ndarray:
     """Vectors of length 1, after whitening if there is any."""
     if whitening is not None:
         mean_D, map_DD = whitening
         vectors_ND = (vectors_ND - mean_D) @ map_DD
-    lengths_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
-    return np.asarray(vectors_ND / np.maximum(lengths_N1, 1e-12))
+    return unit_vectors(vectors_ND)
 
 
 def random_direction(text: str) -> np.ndarray:

@@ -101,8 +101,12 @@ class SourceWriter:
         return window(vocab, source[: max_length - vocab.frame.size()])
 
     def batch(self, items: Sequence[Item], targets: Sequence[np.ndarray], vocab: Vocab) -> Batch:
-        inputs = [np.concatenate([[self.start(vocab)], target]) for target in targets]
-        labels = [np.concatenate([target, [vocab.sep]]) for target in targets]
+        start = self.start(vocab)
+        inputs = []
+        labels = []
+        for target in targets:
+            inputs.append(np.concatenate([[start], target]))
+            labels.append(np.concatenate([target, [vocab.sep]]))
         labels_N = torch.from_numpy(np.concatenate(labels).astype(np.int64))
         return replace(pack_tokens(inputs), source=pack_sources(items), targets={LABELS: labels_N})
 

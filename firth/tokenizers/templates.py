@@ -30,7 +30,7 @@ from firth.ragged import owners_of
 from firth.tokenizers.capabilities import Capabilities
 from firth.tokenizers.segmentation import repair
 from firth.tokenizers.units import COLUMNS, SHAPES, Units, class_of, common_suffixes, normal
-from firth.tokenizers.vocab import SPECIALS, Frame, Vocab
+from firth.tokenizers.vocab import SPECIALS, Frame, Vocab, each_begins_word
 from firth.types import Encoding
 
 
@@ -296,12 +296,7 @@ class Templates(Capabilities):
         return rows
 
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        pairs = []
-        for row in self.ids_batch(texts):
-            ids = np.array(row, np.int32)
-            begins_word = np.ones(len(row), bool)
-            pairs.append((ids, begins_word))
-        return pairs
+        return each_begins_word(self.ids_batch(texts))
 
     def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
         [row] = self.ids_batch([text])

@@ -143,51 +143,93 @@ def _is_scored_piece(row: object) -> bool:
     return isinstance(piece, str) and isinstance(score, int | float) and math.isfinite(score)
 
 
+@dataclass(frozen=True)
+class _ModelFile:
+    """What SentencePiece's file means as one model uses it."""
+
+    pieces: ScoredPieces
+    specials: tuple[str, ...]
+    unknown: int
+    steps: list[Step]
+    """Normalizers."""
+    frame: Frame | None = None
+
+
 def _from_model(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, ...], UnigramRules, Frame | None]:
     """Reads SentencePiece's file as ALBERT, XLNet, T5 and XLM-R use it; its name and pieces say which of them it is."""
     model = read_model(path)
-    pieces = [(piece.text, piece.score) for piece in model.pieces]
-    frame = None
+    texts = tuple(piece.text for piece in model.pieces)
+    is_deberta = path.name == MODELS[2]
     if path.name == MODELS[1]:
-        # XLM-R replaces the first three pieces by four special tokens, which shifts all ids by one.
-        opening_pieces = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
-        pieces = opening_pieces + pieces[3:] + [("<mask>", 0.0)]
-        frame = Frame((0,), (2, 2), (2,), second_segment=0)
-        specials: tuple[str, ...] = XLM_ROBERTA
-        unknown = 3
-        steps = _charsmap_steps(model)
-    elif path.name == MODELS[2]:
-        if "[MASK]" not in [text for text, _ in pieces]:
-            pieces.append(("[MASK]", 0.0))
-        specials = DEBERTA
-        unknown = model.unknown
-        lowercase: list[Step] = [("Lowercase",)] if settings.get("do_lower_case") else []
-        steps = [*lowercase, ("Strip", "both"), *_charsmap_steps(model)]
-    elif _usual_roles(tuple(text for text, _ in pieces)) == T5:
-        pieces += [(sentinel, 0.0) for sentinel in _sentinels(settings)]
-        end = [text for text, _ in pieces].index("</s>")
-        frame = Frame((), (end,), (end,), second_segment=0)
-        specials = (*T5, *_sentinels(settings))
-        unknown = model.unknown
-        steps = _charsmap_steps(model)
+        file = _xlm_roberta(model)
+    elif is_deberta:
+        file = _deberta(model, settings)
+    elif _usual_roles(texts) == T5:
+        file = _t5(model, settings)
+    elif "<cls>" in texts and "[CLS]" not in texts:
+        file = _xlnet(model, settings)
     else:
-        ids = {text: i for i, (text, _) in enumerate(pieces)}
-        is_xlnet = "<cls>" in ids and "[CLS]" not in ids
-        specials = XLNET if is_xlnet else ALBERT
-        if is_xlnet:
-            frame = _xlnet_frame(ids["<sep>"], ids["<cls>"])
-        pieces = [(text, _albert_score(text, score)) for text, score in pieces]
-        unknown = model.unknown
-        steps = _albert_steps(settings, lowercase=not is_xlnet) + _charsmap_steps(model)
-    tokens = tuple(text for text, _ in pieces)
+        file = _albert(model, settings)
+    tokens = tuple(text for text, _ in file.pieces)
     rules = UnigramRules(
-        scores=tuple(score for _, score in pieces),
-        unknown=unknown,
-        normalizer=(*steps, ("Replace", "", SPACES, " ")),
-        by_space=path.name != MODELS[2],
-        added=_added_tokens(model, tokens, specials),
+        scores=tuple(score for _, score in file.pieces),
+        unknown=file.unknown,
+        normalizer=(*file.steps, ("Replace", "", SPACES, " ")),
+        by_space=not is_deberta,
+        added=_added_tokens(model, tokens, file.specials),
     )
-    return tokens, rules, frame
+    return tokens, rules, file.frame
+
+
+def _pieces_of(model: SentencePieceModel) -> ScoredPieces:
+    return [(piece.text, piece.score) for piece in model.pieces]
+
+
+def _xlm_roberta(model: SentencePieceModel) -> _ModelFile:
+    # XLM-R replaces the first three pieces by four special tokens, which shifts all ids by one.
+    opening = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    pieces = opening + _pieces_of(model)[3:] + [("<mask>", 0.0)]
+    frame = Frame((0,), (2, 2), (2,), second_segment=0)
+    return _ModelFile(pieces, XLM_ROBERTA, 3, _charsmap_steps(model), frame)
+
+
+def _deberta(model: SentencePieceModel, settings: Mapping[str, object]) -> _ModelFile:
+    pieces = _pieces_of(model)
+    if "[MASK]" not in [text for text, _ in pieces]:
+        pieces.append(("[MASK]", 0.0))
+    steps: list[Step] = [("Strip", "both"), *_charsmap_steps(model)]
+    if settings.get("do_lower_case"):
+        steps.insert(0, ("Lowercase",))
+    return _ModelFile(pieces, DEBERTA, model.unknown, steps)
+
+
+def _t5(model: SentencePieceModel, settings: Mapping[str, object]) -> _ModelFile:
+    sentinels = _sentinels(settings)
+    pieces = _pieces_of(model) + [(sentinel, 0.0) for sentinel in sentinels]
+    end = [text for text, _ in pieces].index("</s>")
+    frame = Frame((), (end,), (end,), second_segment=0)
+    return _ModelFile(pieces, (*T5, *sentinels), model.unknown, _charsmap_steps(model), frame)
+
+
+def _xlnet(model: SentencePieceModel, settings: Mapping[str, object]) -> _ModelFile:
+    ids = {piece.text: i for i, piece in enumerate(model.pieces)}
+    steps = _albert_steps(settings, lowercase=False) + _charsmap_steps(model)
+    frame = _xlnet_frame(ids["<sep>"], ids["<cls>"])
+    return _ModelFile(_without_digit_commas(model), XLNET, model.unknown, steps, frame)
+
+
+def _albert(model: SentencePieceModel, settings: Mapping[str, object]) -> _ModelFile:
+    steps = _albert_steps(settings, lowercase=True) + _charsmap_steps(model)
+    return _ModelFile(_without_digit_commas(model), ALBERT, model.unknown, steps)
+
+
+def _without_digit_commas(model: SentencePieceModel) -> ScoredPieces:
+    """ALBERT and XLNet never end a piece with a digit and a comma: a low score effectively forbids such a piece."""
+    pieces = []
+    for piece in model.pieces:
+        ends_so = piece.text[-1:] == "," and piece.text[-2:-1].isdigit()
+        pieces.append((piece.text, piece.score - 100 if ends_so else piece.score))
+    return pieces
 
 
 def _sentinels(settings: Mapping[str, object]) -> list[str]:
@@ -201,13 +243,6 @@ def _sentinels(settings: Mapping[str, object]) -> list[str]:
 def _xlnet_frame(separator: int, cls: int) -> Frame:
     """`first <sep> second <sep> <cls>`."""
     return Frame((), (separator,), (separator, cls), last_segment=2)
-
-
-def _albert_score(text: str, score: float) -> float:
-    """ALBERT and XLNet never end a piece with a digit and a comma: the low score effectively forbids such a piece."""
-    if text[-1:] == "," and text[-2:-1].isdigit():
-        return score - 100
-    return score
 
 
 def _albert_steps(settings: Mapping[str, object], *, lowercase: bool) -> list[Step]:

@@ -138,6 +138,15 @@ class Vocab:
         return self.tokens.index(self.roles[4])
 
 
+def each_begins_word(rows: Iterable[list[int]]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows of ids, each with word starts, of a tokenizer whose tokens are words."""
+    pairs = []
+    for row in rows:
+        ids = np.array(row, np.int32)
+        pairs.append((ids, np.ones(len(row), bool)))
+    return pairs
+
+
 def windows(length: int, size: int, stride: int) -> list[tuple[int, int]]:
     """Windows of at most `size` tokens, each `stride` after the one before, that together cover all `length` tokens.
 

@@ -147,30 +147,35 @@ class _PieceChains:
         is_known = np.isin(codes, alphabet)
         is_inside = is_known & ~begins_word[:-1]
 
-        # With a prefix, a character inside a word is a different piece from the same character at the start.
-        takes_prefix = is_inside & bool(prefix)
-        inside_alphabet = np.unique(codes[takes_prefix])
         self.prefix = prefix
         self.merges: list[tuple[str, str]] = []
+        self._start_pieces(codes, alphabet, takes_prefix=is_inside & bool(prefix))
+        self.weights = np.repeat(word_counts, lengths)
+        self._link(is_known, is_inside)
+        # For every pair how often it occurs, and the positions where it was ever added; some no longer hold it.
+        self.counts: defaultdict[int, int] = defaultdict(int)
+        self.positions: defaultdict[int, list[np.ndarray]] = defaultdict(list)
+        self._add_pairs(np.arange(len(codes)))
+
+    def _start_pieces(self, codes: np.ndarray, alphabet: np.ndarray, *, takes_prefix: np.ndarray) -> None:
+        """The first pieces: the characters, and those that occur inside a word once more, with the prefix."""
+        # With a prefix, a character inside a word is a different piece from the same character at the start.
+        inside_alphabet = np.unique(codes[takes_prefix])
         self.pieces = [chr(code) for code in alphabet.tolist()]
-        self.pieces += [prefix + chr(code) for code in inside_alphabet.tolist()]
+        self.pieces += [self.prefix + chr(code) for code in inside_alphabet.tolist()]
         self.piece_ids = {piece: i for i, piece in enumerate(self.pieces)}
         inside_ids = len(alphabet) + np.searchsorted(inside_alphabet, codes)
         start_ids = np.searchsorted(alphabet, codes)
         self.symbols = np.where(takes_prefix, inside_ids, start_ids)
-        self.weights = np.repeat(word_counts, lengths)
 
-        # Links between neighbours. A character that is not in the alphabet breaks the chain.
-        positions = np.arange(len(codes))
+    def _link(self, is_known: np.ndarray, is_inside: np.ndarray) -> None:
+        """Links neighbours. A character that is not in the alphabet breaks the chain."""
+        positions = np.arange(len(is_known))
         has_previous = is_inside.copy()
         has_previous[1:] &= is_known[:-1]
-        has_next = np.append(has_previous[1:], False)[: len(codes)]
+        has_next = np.append(has_previous[1:], False)[: len(is_known)]
         self.previous = np.where(has_previous, positions - 1, _ABSENT)
         self.next = np.where(has_next, positions + 1, _ABSENT)
-        # For every pair how often it occurs, and the positions where it was ever added; some no longer hold it.
-        self.counts: defaultdict[int, int] = defaultdict(int)
-        self.positions: defaultdict[int, list[np.ndarray]] = defaultdict(list)
-        self._add_pairs(positions)
 
     def merge(self, pair: int) -> list[int]:
         """Makes one piece of every occurrence of `pair`; returns the pairs that occur more often now."""

@@ -24,7 +24,7 @@ from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import read_json, write_bytes, write_json
 from firth.tokenizers.capabilities import Capabilities
 from firth.tokenizers.segmentation import CHINESE, chinese_starts, has_chinese, repair
-from firth.tokenizers.vocab import SPECIALS, Frame, Vocab
+from firth.tokenizers.vocab import SPECIALS, Frame, Vocab, each_begins_word
 from firth.types import Encoding
 
 Span = tuple[int, int]
@@ -179,12 +179,7 @@ class Words(Capabilities):
 
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each text its ids, and whether each begins a word, which all do."""
-        pairs = []
-        for row in self.ids_batch(texts):
-            ids = np.array(row, np.int32)
-            begins_word = np.ones(len(row), bool)
-            pairs.append((ids, begins_word))
-        return pairs
+        return each_begins_word(self.ids_batch(texts))
 
     def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
         """The whole text; special tokens spelled in it are always plain text."""

@@ -114,6 +114,31 @@ def _own_frame(
 
 def _from_json(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, ...], WordPieceRules]:
     components = as_object(read_plain(path), path)
+    model = _checked_model(components, path, settings)
+    pieces = read_pieces(model.get("vocab"), path)
+    added_with_ids = read_added(components.get("added_tokens"), path)
+    added_ids = {added.token: i for i, added in added_with_ids}
+    tokens = tokens_by_id(path, pieces, added_ids)
+
+    normalizer = as_object(components["normalizer"], path)
+    num_pieces = None
+    if len(pieces) < len(tokens):
+        num_pieces = len(pieces)
+    rules = WordPieceRules(
+        lowercase=as_flag(normalizer, "lowercase", path),
+        strip_accents=_strips_accents(normalizer, path),
+        chinese_characters=as_flag(normalizer, "handle_chinese_chars", path),
+        clean_text=as_flag(normalizer, "clean_text", path),
+        longest_word=as_number(model.get("max_input_chars_per_word", 100), path),
+        added=tuple(added for _, added in added_with_ids),
+        num_pieces=num_pieces,
+    )
+    _check_settings(path, rules, settings)
+    return tokens, rules
+
+
+def _checked_model(components: JsonObject, path: Path, settings: Mapping[str, object]) -> JsonObject:
+    """The model of a tokenizer.json whose components are those of a BERT; raises for any other file."""
     for name, accepted in _ACCEPTED.items():
         kind = _component_type(as_object(components.get(name) or {}, path))
         if kind not in accepted:
@@ -126,32 +151,14 @@ def _from_json(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, .
     unknown = role_tokens(settings, defaults=usual_roles(settings))[1]
     if model.get("unk_token") != unknown:
         raise BadInput(f"{path} takes {model.get('unk_token')!r} for unknown words, tokenizer_config.json {unknown!r}.")
+    return model
 
-    pieces = read_pieces(model.get("vocab"), path)
-    added_with_ids = read_added(components.get("added_tokens"), path)
-    added_ids = {added.token: i for i, added in added_with_ids}
-    tokens = tokens_by_id(path, pieces, added_ids)
 
-    # Without a setting of its own, accents are stripped where text is lower-cased.
-    normalizer = as_object(components["normalizer"], path)
-    lowercase = as_flag(normalizer, "lowercase", path)
-    strip_accents = lowercase
-    if normalizer.get("strip_accents") is not None:
-        strip_accents = as_flag(normalizer, "strip_accents", path)
-    num_pieces = None
-    if len(pieces) < len(tokens):
-        num_pieces = len(pieces)
-    rules = WordPieceRules(
-        lowercase=lowercase,
-        strip_accents=strip_accents,
-        chinese_characters=as_flag(normalizer, "handle_chinese_chars", path),
-        clean_text=as_flag(normalizer, "clean_text", path),
-        longest_word=as_number(model.get("max_input_chars_per_word", 100), path),
-        added=tuple(added for _, added in added_with_ids),
-        num_pieces=num_pieces,
-    )
-    _check_settings(path, rules, settings)
-    return tokens, rules
+def _strips_accents(normalizer: JsonObject, path: Path) -> bool:
+    """Without a setting of its own, accents are stripped where text is lower-cased."""
+    if normalizer.get("strip_accents") is None:
+        return as_flag(normalizer, "lowercase", path)
+    return as_flag(normalizer, "strip_accents", path)
 
 
 def _from_text(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, ...], WordPieceRules]:

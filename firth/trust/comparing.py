@@ -64,9 +64,7 @@ def compare_models(
         shared_rows = one.row_numbers & other.row_numbers
         one = _only_rows(one, shared_rows)
         other = _only_rows(other, shared_rows)
-    one_kind, _, _ = one.task.partition("-")
-    other_kind, _, _ = other.task.partition("-")
-    if one_kind != other_kind or len(one.examples) != len(other.examples):
+    if _kind(one) != _kind(other) or len(one.examples) != len(other.examples):
         raise BadConfig(f"{first} does {one.task} and {second} does {other.task}; compare models of one task.")
     if not one.examples:
         raise BadInput(f"No row of {data} is good for both models; give rows with labels that both learned.")
@@ -97,6 +95,12 @@ def compare_models(
         p_value=p_value,
         verdict=_verdict(gain, (low, high), p_value),
     )
+
+
+def _kind(answered: AnsweredRows) -> str:
+    """The task without the number of a second one of its kind."""
+    kind, _, _ = answered.task.partition("-")
+    return kind
 
 
 def _only_rows(answered: AnsweredRows, numbers: Set[int]) -> AnsweredRows:

@@ -23,9 +23,9 @@ from firth.errors import BadInput
 from firth.files import ending
 from firth.finetuning.figures import readable
 from firth.finetuning.folds import fold_of_rows
-from firth.inference.embedding import unit_vectors
 from firth.inference.model import Model, load
 from firth.metrics import roc_auc
+from firth.metrics.cosines import unit_vectors
 from firth.tasks.classify_reader import ClassifyConfig
 from firth.tasks.columns import find_columns
 from firth.tasks.table_files import read_rows
@@ -88,13 +88,8 @@ def find_drift(
     """
     old_rows = _sample(_read_rows(Path(old), columns), rng.key(seed, "old texts"))
     new_rows = _sample(_read_rows(Path(new), columns), rng.key(seed, "new texts"))
-    for path, rows in ((old, old_rows), (new, new_rows)):
-        # Copies of a text are in one fold, so they count once.
-        num_different = len(set(rows))
-        if num_different < FEWEST_TEXTS:
-            raise BadInput(
-                f"{path} has {counted(num_different, 'different text')}; it takes at least {FEWEST_TEXTS} to see drift."
-            )
+    _check_enough(old, old_rows)
+    _check_enough(new, new_rows)
     old_texts = [" ".join(row) for row in old_rows]
     new_texts = [" ".join(row) for row in new_rows]
     loaded = load(model or models.suiting(old_texts))
@@ -107,11 +102,12 @@ def find_drift(
     auc = roc_auc(is_new_N, newness_N)
     error = _auc_error(auc, len(old_texts), len(new_texts))
     risen, fallen = _changed_words(old_texts, new_texts)
-    unlike = np.argsort(-newness_N[len(old_texts) :], kind="stable")[:SHOWN_TEXTS]
+    order = np.argsort(-newness_N[len(old_texts) :], kind="stable")
+    most_unlike = [new_texts[place] for place in order[:SHOWN_TEXTS]]
     old_side = _side(loaded, old_rows)
     new_side = _side(loaded, new_rows)
-    for path, side in ((old, old_side), (new, new_side)):
-        warn_about_unknown(str(path), loaded.tokenizer, side["unknown_share"])
+    warn_about_unknown(str(old), loaded.tokenizer, old_side["unknown_share"])
+    warn_about_unknown(str(new), loaded.tokenizer, new_side["unknown_share"])
     return DriftFindings(
         auc=auc,
         standard_error=error,
@@ -120,8 +116,17 @@ def find_drift(
         new=new_side,
         more_frequent=risen,
         less_frequent=fallen,
-        most_unlike=[new_texts[place] for place in unlike],
+        most_unlike=most_unlike,
     )
+
+
+def _check_enough(path: str | Path, rows: Sequence[Row]) -> None:
+    # Copies of a text are in one fold, so they count once.
+    num_different = len(set(rows))
+    if num_different < FEWEST_TEXTS:
+        raise BadInput(
+            f"{path} has {counted(num_different, 'different text')}; it takes at least {FEWEST_TEXTS} to see drift."
+        )
 
 
 def _read_rows(path: Path, columns: Mapping[str, object] | None) -> list[Row]:

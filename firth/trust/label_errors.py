@@ -23,11 +23,11 @@ from firth.finetuning import running
 from firth.finetuning.checking import DeepFindings, LabelError
 from firth.finetuning.few.table import table_options, write_table
 from firth.finetuning.folds import fold_of_rows
-from firth.finetuning.jobs import FinetuneRequest
+from firth.finetuning.job_config import FinetuneRequest
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.quiet import quiet
-from firth.inference.embedding import unit_vectors
 from firth.inference.model import Model, load
+from firth.metrics.cosines import unit_vectors
 from firth.run_folder import RunFolder
 from firth.tasks import resolve
 from firth.trust.held_out import held_out_probabilities, mean_log_likelihood
@@ -109,7 +109,7 @@ def _from_vectors(
     best_likelihood = -np.inf
     # None is the model's own way: its vector head, if it has one.
     poolings: list[str | None] = [None]
-    if model.embedder.token_rows_VD is not None:
+    if model.embedder.head is not None:
         poolings.append("mean")
     for pooling in poolings:
         vectors_ND = unit_vectors(text_vectors(model, examples, pooling=pooling))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from firth.inference.embedding import POOLINGS
+from firth.nn.pooling import POOLINGS
 
 
 @pytest.mark.parametrize("name", POOLINGS)

@@ -12,7 +12,7 @@ import pytest
 import firth
 from firth import models, samples
 from firth.errors import BadConfig, BadInput, Unsupported
-from firth.inference.embedding import unit_vectors
+from firth.metrics.cosines import unit_vectors
 from firth.models import languages_of_model
 from firth.search import By
 from firth.search import index as index_module

@@ -22,7 +22,7 @@ from firth.finetuning.few.settings import FewConfig
 from firth.finetuning.few.table import write_table
 from firth.finetuning.few.ways import way_request
 from firth.finetuning.folds import fold_of_rows
-from firth.finetuning.jobs import FinetuneRequest
+from firth.finetuning.job_config import FinetuneRequest
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.quiet import quiet
 from firth.run_folder import RunFolder, is_begun
@@ -106,31 +106,17 @@ def _fold_figure(folder: Path, validation: CrossValidation, way: str, held_out: 
     examples = validation.rows.examples["train"]
     held = set(held_out)
     train = [example for row, example in enumerate(examples) if row not in held]
+    test = [examples[row] for row in held_out]
     files = {"train": folder / "train.jsonl", "test": folder / "test.jsonl"}
 
     def write_files() -> None:
         write_table(files["train"], train)
-        write_table(files["test"], [examples[row] for row in held_out])
+        write_table(files["test"], test)
 
     world = current_world()
     world.on_main(write_files)
     request = table_request(validation.request, validation.rows, files)
-    name = way.removesuffix(PLUS)
-    num_rows = len(train)
-    pseudo_changes: tuple[str, ...] = ()
-    if way.endswith(PLUS):
-        pseudo = labelled_by_teacher(
-            folder,
-            request,
-            name,
-            train,
-            unlabelled=validation.unlabelled,
-            config=validation.config,
-            device=validation.device,
-        )
-        num_rows += pseudo.num_rows
-        pseudo_changes = pseudo.changes
-    made = way_request(name, request, num_rows=num_rows, more=pseudo_changes)
+    made = _way_request(folder, validation, way, request, train)
     run = folder / RUN
     with quiet(), RunFolder(run, command="finetune", resume=is_begun(run)) as run_folder:
         summary = running.finetune(run_folder, made, device=validation.device)
@@ -146,3 +132,22 @@ def _fold_figure(folder: Path, validation: CrossValidation, way: str, held_out: 
     world.wait()
     world.on_main(write_figure)
     return task["main"], value
+
+
+def _way_request(
+    folder: Path, validation: CrossValidation, way: str, request: FinetuneRequest, train: Sequence[Example]
+) -> FinetuneRequest:
+    """The request for a fold's run by this way, after a teacher has labelled more rows where the way has one."""
+    name = way.removesuffix(PLUS)
+    if name == way:
+        return way_request(name, request, num_rows=len(train))
+    pseudo = labelled_by_teacher(
+        folder,
+        request,
+        name,
+        train,
+        unlabelled=validation.unlabelled,
+        config=validation.config,
+        device=validation.device,
+    )
+    return way_request(name, request, num_rows=len(train) + pseudo.num_rows, more=pseudo.changes)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from firth.finetuning import labelled
 from firth.finetuning.few.table import table_options
-from firth.finetuning.jobs import FinetuneRequest, first_config
+from firth.finetuning.job_config import FinetuneRequest, first_config
 from firth.finetuning.labelled import Labelled
 
 COLUMNS = ("preset", "text_column", "second_column", "label_columns", "label_names")

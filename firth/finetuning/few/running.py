@@ -19,7 +19,7 @@ from firth.finetuning.few.choosing import CrossValidation, WayChoice, choose
 from firth.finetuning.few.rows import read_labelled
 from firth.finetuning.few.self_training import PLUS, labelled_by_teacher, read_unlabelled
 from firth.finetuning.figures import FinetuningSummary
-from firth.finetuning.jobs import FinetuneRequest, first_config
+from firth.finetuning.job_config import FinetuneRequest, first_config
 from firth.run_folder import RunFolder
 from firth.run_source import WAYS, model_sha256
 from firth.train.parallel import current_world

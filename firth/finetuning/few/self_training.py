@@ -18,7 +18,7 @@ from firth.finetuning import running
 from firth.finetuning.few.settings import FewConfig
 from firth.finetuning.few.table import read_table, write_table
 from firth.finetuning.few.ways import way_request
-from firth.finetuning.jobs import FinetuneRequest
+from firth.finetuning.job_config import FinetuneRequest
 from firth.finetuning.quiet import quiet
 from firth.run_folder import RunFolder, is_begun
 from firth.tasks.predicting import predict

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from firth.errors import BadConfig
-from firth.finetuning.jobs import FinetuneRequest
+from firth.finetuning.job_config import FinetuneRequest
 
 BATCH = 16
 """Rows of a batch."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from firth.config import check_limits, from_dict, load_toml, to_dict
 from firth.console import counted
@@ -18,7 +18,8 @@ from firth.errors import BadConfig, FirthError, Resumable
 from firth.files import MANIFEST, read_json, write_bytes, write_json, write_manifest
 from firth.finetuning import running
 from firth.finetuning.figures import format_spread
-from firth.finetuning.jobs import FinetuneRequest, resolve_job
+from firth.finetuning.job_config import FinetuneRequest
+from firth.finetuning.jobs import resolve_job
 from firth.finetuning.quiet import quiet
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
@@ -56,7 +57,7 @@ class TrialRow(TypedDict):
 
     number: int
     rung: int
-    settings: dict[str, Any]
+    settings: dict[str, object]
     epochs: float
     figure: float
     seconds: float
