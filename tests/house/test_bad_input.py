@@ -222,6 +222,33 @@ def test_numbers_out_of_range(refused: Callable[..., str], command: Command, run
             firth.load(run).fill("The [MASK].", top=top)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("epochs", "3"), "write epochs=3, not epochs 3."),
+        (("epochs", "=", "3"), "write epochs=3, not epochs 3."),
+        (("epochs", "=3"), "write epochs=3, not epochs 3."),
+        (("train.optim.rate", "1e-4"), "write train.optim.rate=1e-4, not train.optim.rate 1e-4."),
+        (("other",), "Name one model; there are 2: run, other."),
+    ],
+)
+@pytest.mark.parametrize("name", ["finetune", "tune"])
+def test_settings_without_an_equals_sign(
+    name: str,
+    words: tuple[str, ...],
+    says: str,
+    refused: Callable[..., str],
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(run.parent)
+    rows = samples.labelled("classify", "en")
+    assert says in refused(name, "run", *words, "--task", "classify", "--train", rows, "--out", tmp_path / "run")
+    if len(words) > 1:
+        assert says in refused(name, *words, "--task", "classify", "--train", rows, "--out", tmp_path / "run")
+
+
 @pytest.mark.parametrize("minutes", ["nan", "inf", "-1", "0"])
 def test_time_limits_are_finite(
     minutes: str, refused: Callable[..., str], data: Path, run: Path, tmp_path: Path
