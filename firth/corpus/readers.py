@@ -8,6 +8,7 @@ there, and the tally counts the cuts. A file that cannot be read raises one `Bad
 import json
 from collections import Counter
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -49,13 +50,24 @@ def read_documents(
 
 def check_documents(documents: str) -> None:
     """Raises for something that cannot end a document."""
-    if documents not in get_args(Documents):
-        raise BadConfig(f"documents must be one of {', '.join(get_args(Documents))}; it is '{documents}'.")
+    allowed = get_args(Documents)
+    if documents in allowed:
+        return
+    nearest = get_close_matches(str(documents), allowed, n=1)
+    hint = f"; did you mean '{nearest[0]}'?" if nearest else "."
+    raise BadConfig(f"`documents=` must be one of {', '.join(allowed)}; it is {documents!r}{hint}")
 
 
 def no_text(path: Path) -> BadInput:
     """The error for a file without documents."""
     return BadInput(f"{path} holds no text; leave it out or replace it.")
+
+
+def no_field(path: Path, field: str) -> BadInput:
+    """The error for a file of plain text whose documents are to be fields."""
+    return BadInput(
+        f"{path} is plain text and has no field '{field}'; choose blank-line, file or line for `documents=`."
+    )
 
 
 def read_part(part: FilePart, *, documents: Documents, field: str = "text", tally: Counter[str]) -> Iterator[Document]:
@@ -67,9 +79,7 @@ def read_part(part: FilePart, *, documents: Documents, field: str = "text", tall
     elif kind in ROWS:
         yield from _rows_to_documents(path, _json_texts(part, field, tally), tally)
     elif documents == "field":
-        raise BadInput(
-            f"{path} is plain text and has no field '{field}'; choose blank-line, file or line for documents."
-        )
+        raise no_field(path, field)
     else:
         yield from _group(path, decoded_lines(part, MAX_LINE, tally), documents, tally)
 

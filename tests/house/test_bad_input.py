@@ -77,11 +77,30 @@ def test_options_of_prepare(refused: Callable[..., str], tmp_path: Path, run: Pa
     assert "already exists" in refused("prepare", path, "--out", tmp_path / "there", "--vocab-size", 40)
     assert "has its own" in refused("prepare", path, "--out", tmp_path / "d", "--tokenizer", run, "--vocab-size", 40)
     assert "nowhere" in refused("prepare", path, "--out", tmp_path / "d", "--tokenizer", tmp_path / "nowhere")
-    assert "documents" in refused("prepare", path, "--out", tmp_path / "d", "--documents", "page", "--vocab-size", 40)
+    assert "did you mean wordpiece?" in refused("prepare", path, "--out", tmp_path / "d", "--tokenizer", "wordpeice")
     assert "processes" in refused("prepare", path, "--out", tmp_path / "d", "--processes", -1, "--vocab-size", 30)
     assert "--field body is for JSON lines and Parquet" in refused(
         "prepare", path, "--out", tmp_path / "d", "--field", "body", "--vocab-size", 40
     )
+
+
+@pytest.mark.parametrize(
+    ("documents", "says"),
+    [
+        ("lines", "--documents must be one of blank-line, file, line, field; it is 'lines'; did you mean 'line'?"),
+        ("page", "--documents must be one of blank-line, file, line, field; it is 'page'."),
+        ("field", "text.txt is plain text and has no field 'text'; choose blank-line, file or line for --documents."),
+    ],
+)
+def test_the_end_of_documents_is_checked_before_a_vocabulary_is_trained(
+    documents: str, says: str, command: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(WORDS * 3)
+    code, _, err = command("prepare", path, "--out", tmp_path / "d", "--documents", documents, "--vocab-size", 40)
+    assert code == 2
+    assert says in err
+    assert "Training a vocabulary" not in err
 
 
 @pytest.mark.parametrize(
