@@ -15,7 +15,7 @@ from typing import Literal, get_args
 from firth.corpus.finding import ROWS, TABLES, Paths, expected_bytes, find_files
 from firth.corpus.small_files import read_lines, read_texts
 from firth.corpus.text_lines import BLOCK, FilePart, Lines, cut_line, decoded_lines, line_ends
-from firth.errors import BadConfig, BadInput, Unsupported
+from firth.errors import BadConfig, BadInput, absent
 from firth.files import ending, open_stored
 from firth.types import Document
 
@@ -172,7 +172,7 @@ def _parquet_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise Unsupported(f"{path} needs pyarrow: pip install 'firth[data]'.") from None
+        raise absent("pyarrow", extra="data", user=f"{path}") from None
     number = 0
     try:
         with open_stored(path) as stored, parquet.ParquetFile(stored, pre_buffer=False, buffer_size=BLOCK) as file:
