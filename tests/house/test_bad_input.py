@@ -228,6 +228,14 @@ def test_rows_of_another_task_say_which_form_is_wanted(refused: Callable[..., st
     assert "use --preset mrpc, name it with" in refused("check", mrpc, "--task", "classify")
 
 
+def test_a_field_that_is_no_text_is_shown_as_the_file_has_it(refused: Callable[..., str], tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": 3, "label": "a"}\n{"text": null, "label": "b"}\n')
+    assert "row 1: the text is 3, not text" in refused("check", rows, "--task", "classify")
+    rows.write_text('{"text": null, "label": "b"}\n')
+    assert "row 1: the text is null, not text" in refused("check", rows, "--task", "classify")
+
+
 def test_numbers_out_of_range(refused: Callable[..., str], command: Command, run: Path, tmp_path: Path) -> None:
     rows = samples.labelled("classify", "en")
     finetune = ("finetune", run, "--task", "classify", "--train", rows, "--out", tmp_path / "run")
