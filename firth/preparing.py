@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth import models
+from firth.arguments import checked
 from firth.config import check_whole
 from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@checked
 def prepare(
     texts: str | Path | Sequence[str | Path],
     *,
