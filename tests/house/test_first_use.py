@@ -383,6 +383,15 @@ def test_words_for_labels_are_suggested_in_the_language_of_the_rows(
     assert "--words positive=great,negative=terrible." in command("finetune", run, "--train", english, *options).err
 
 
+def test_a_folder_for_a_fine_tuned_model_says_what_to_give(
+    reviews: Path, data: Path, tmp_path: Path, command: Command
+) -> None:
+    refused = command("evaluate", reviews, "--data", data)
+    assert "fine-tuned for classify, so give a file of labelled rows as --data." in refused.err
+    (tmp_path / "rows.tsv").write_text(ROWS)
+    assert command("evaluate", reviews, "--data", tmp_path / "rows.tsv").code == 0
+
+
 def test_the_remedy_of_a_prompt_without_words_can_be_typed(run: Path, tmp_path: Path, command: Command) -> None:
     rows = tmp_path / "rows.tsv"
     rows.write_text(ROWS)
