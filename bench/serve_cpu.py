@@ -105,7 +105,7 @@ def rows() -> list[Row]:
     if shutil.which("wrk") is None:
         raise FileNotFoundError("the program wrk is not installed (Debian: apt-get install wrk)")
     if importlib.util.find_spec("fastapi") is None:
-        raise FileNotFoundError("the package fastapi is not installed, which the peer needs (pip install firth[bench])")
+        raise FileNotFoundError("the package fastapi is not installed, which the peer needs (pip install '.[bench]')")
     speeds = measured(SYSTEMS, 64, 5, 2)
     peer, *ours = SYSTEMS
     return [

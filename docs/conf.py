@@ -9,7 +9,6 @@ version = release = __version__
 language = "en"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["senses/*.txt"]
 default_role = "code"  # docstrings mark names with single backticks
 autodoc_default_options = {"members": True, "exclude-members": "__init__, __new__"}
 autodoc_member_order = "bysource"

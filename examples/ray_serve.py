@@ -1,6 +1,6 @@
 """The server of `firth serve` as replicas of Ray Serve, on one machine or a cluster.
 
-    pip install 'firth[ray,serve]' 'ray[serve]'
+    pip install '.[ray,serve]' 'ray[serve]'
     serve run examples.ray_serve:build models=en-small replicas=2
 
 Each replica loads the models and answers all routes of `firth serve`. The models must be at the same place on every

@@ -287,6 +287,15 @@ def read_value(text: str) -> Any:
         return constants.get(text, text)
 
 
+def key_names(values: Mapping[str, object]) -> set[str]:
+    """All keys of nested dicts, without the paths to them."""
+    names = set(values)
+    for value in values.values():
+        if isinstance(value, Mapping):
+            names |= key_names(value)
+    return names
+
+
 def _path_to_key(values: Mapping[str, object], name: str) -> str:
     """The path to a key with this name, wherever it is in nested dicts: the one with the fewest dots, or ""."""
     paths = _paths_to_key(values, name, "")

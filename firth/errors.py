@@ -27,6 +27,16 @@ class Unsupported(FirthError):
     """Something that this model, machine or installation cannot do."""
 
 
+def install(extra: str) -> str:
+    """How to install the packages of an extra: firth is in no registry, so pip needs the folder of its source."""
+    return f"`pip install '.[{extra}]'` in the folder of firth's source"
+
+
+def absent(package: str | None, *, extra: str, user: str) -> Unsupported:
+    """The error for a package that is not installed; `user` is what needs it."""
+    return Unsupported(f"{user} needs {package}; run {install(extra)}.")
+
+
 class Resumable(FirthError):
     """The run ended early; what it has saved can be resumed."""
 

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 from firth import remote
-from firth.errors import BadInput, Damaged, Unsupported
+from firth.errors import BadInput, Damaged, absent
 from firth.temporary import remove_abandoned, temporary_file, temporary_folder
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def open_binary(path: Path) -> IO[bytes]:
             import zstandard
         except ImportError:
             file.close()
-            raise Unsupported(f"{path} needs zstandard: pip install 'firth[data]'.") from None
+            raise absent("zstandard", extra="data", user=f"{path}") from None
         return io.BufferedReader(_ZstdReader(file, zstandard), 1 << 17)
     return file
 

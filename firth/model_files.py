@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth import models
+from firth.arguments import checked
 from firth.config import check_whole
 from firth.console import counted
 from firth.errors import BadConfig, BadInput
@@ -32,6 +33,7 @@ PROOF_TEXTS = 50
 log = logging.getLogger(__name__)
 
 
+@checked
 def import_model(
     source: str | Path,
     *,
@@ -49,6 +51,7 @@ def import_model(
     return asdict(Model(imported).info())
 
 
+@checked
 def extend(
     model: str | Path,
     *,
@@ -65,6 +68,7 @@ def extend(
     return extending.extend(models.find(model), texts, add=add, min_count=min_count, out=Path(out))
 
 
+@checked
 def vector_head(
     model: str | Path,
     *,
@@ -100,6 +104,7 @@ def vector_head(
     return {"out": str(out), "width": head.width, "vocabulary": len(head.token_weights_V)}
 
 
+@checked
 def compress(
     model: str | Path,
     *,
@@ -153,6 +158,7 @@ def compress(
         return compressing.compress(request, Path(out), resume=resume or is_begun_again, device=device)
 
 
+@checked
 def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: int | None = None) -> dict[str, object]:
     """Writes a model for other programs, or its word vectors; returns what was written.
 
@@ -249,6 +255,7 @@ def _library_difference(folder: Path, texts: list[str]) -> float | None:
     return float(np.abs(own - theirs).max())
 
 
+@checked
 def package(model: str | Path, *, out: str | Path, name: str = "", version: str = "1.0") -> dict[str, object]:
     """Writes a model as one wheel, which pip installs and which then answers offline; returns what was written."""
     from firth.surgery import packaging
@@ -256,6 +263,7 @@ def package(model: str | Path, *, out: str | Path, name: str = "", version: str 
     return packaging.package(models.find(model), Path(out), name=name, version=version)
 
 
+@checked
 def embed_file(
     model: str | Path | None = None,
     *,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firth import models
+from firth.arguments import checked
 from firth.errors import BadConfig, BadInput
 from firth.remote import is_remote
 from firth.train.launch import is_restart, joined_ranks, launched_size
@@ -38,6 +39,7 @@ NEW_ENCODERS = ("bag", "static")
 # Pre-train
 
 
+@checked
 def pretrain(
     data: str | Path,
     *,
@@ -78,7 +80,7 @@ def pretrain(
     )
     word_options = {"width": width, "window": window, "min_count": min_count, "threads": threads}
     given = {name: value for name, value in word_options.items() if value is not None}
-    with joined_ranks(), RunFolder(_folder(out), command="pretrain", resume=resume or _is_begun_again(out)) as folder:
+    with joined_ranks(), RunFolder(Path(out), command="pretrain", resume=resume or _is_begun_again(out)) as folder:
         figures = _train_or_solve(Path(data), folder, request, given, start_from=start_from, device=device)
         folder.write_report(lambda: _render_pretraining(folder.path))
     return figures
@@ -136,6 +138,7 @@ def _render_pretraining(run: Path) -> str:
 # Fine-tune and measure
 
 
+@checked
 def check(
     file: str | Path,
     *,
@@ -173,6 +176,7 @@ def check(
     return findings
 
 
+@checked
 def finetune(
     model: str | Path | None = None,
     *,
@@ -226,7 +230,7 @@ def finetune(
         changes=(*_change_list(changes), *start_changes),
     )
     run = ulmfit.finetune if recipe == "ulmfit" else running.finetune
-    with joined_ranks(), RunFolder(_folder(out), command="finetune", resume=resume or _is_begun_again(out)) as folder:
+    with joined_ranks(), RunFolder(Path(out), command="finetune", resume=resume or _is_begun_again(out)) as folder:
         if few or unlabelled:
             summary = few_labels.finetune(folder, request, _few_request(few, recipe, unlabelled), device=device)
         else:
@@ -235,6 +239,7 @@ def finetune(
     return summary
 
 
+@checked
 def tune(
     model: str | Path | None = None,
     *,
@@ -269,7 +274,7 @@ def tune(
         skip_bad=skip_bad,
     )
     config = tuning.TuneConfig(minutes=minutes, seed=seed, changes=_change_list(changes))
-    with RunFolder(_folder(out), command="tune", resume=resume) as folder:
+    with RunFolder(Path(out), command="tune", resume=resume) as folder:
         summary = tuning.tune(folder, request, config, device=device)
         folder.write_report(lambda: gather(folder.path))
     return summary
@@ -305,6 +310,7 @@ def _start_of(model: str | Path | None, encoder: str | Path | None, recipe: str 
     return (str(models.find(named)) if named else ""), []
 
 
+@checked
 def evaluate(
     run: str | Path,
     *,
@@ -376,12 +382,6 @@ def _files(given: str | Path | Sequence[str | Path]) -> list[str]:
                 ".jsonl file, one JSON object on each line."
             )
     return [str(path) for path in paths]
-
-
-def _folder(out: str | Path) -> Path:
-    if not isinstance(out, str | Path):
-        raise BadConfig(f"`out=` is the folder to write; it is {out!r}.")
-    return Path(out)
 
 
 def _change_list(changes: Changes) -> tuple[str, ...]:

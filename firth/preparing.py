@@ -7,10 +7,12 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth import models
+from firth.arguments import checked
 from firth.config import check_whole
 from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@checked
 def prepare(
     texts: str | Path | Sequence[str | Path],
     *,
@@ -61,7 +64,7 @@ def prepare(
     segmentation = _segmentation(segmenter)
     with open_engine(engine, workers=processes) as opened:
         paths = [texts] if isinstance(texts, str | Path) else list(texts)
-        _check_field(paths, field)
+        _check_reading(paths, documents, field)
         job = _PrepareJob(paths, folder, opened, documents=documents, field=field, repair=repair)
         is_new = str(tokenizer) in _trainable_tokenizers()
         if is_new:
@@ -147,17 +150,22 @@ class _PrepareJob:
             )
 
 
-def _check_field(paths: Sequence[str | Path], field: str) -> None:
-    """Raises for the field of a row if none of the files has rows."""
+def _check_reading(paths: Sequence[str | Path], documents: "Documents", field: str) -> None:
+    """Raises for an unknown end of documents, and if no file, or not every file, has the fields that are asked for."""
     from firth.corpus.finding import ROWS
     from firth.corpus.languages import find_sources
+    from firth.corpus.readers import check_documents, no_field
 
-    if field == "text":
+    check_documents(documents)
+    if field == "text" and documents != "field":
         return
     files: list[Path] = []
     for source in find_sources(paths):
         files += source.files
-    if not any(ending(file) in (*ROWS, ".parquet") for file in files):
+    plain = [file for file in files if ending(file) not in (*ROWS, ".parquet")]
+    if plain and documents == "field":
+        raise no_field(plain[0], field)
+    if len(plain) == len(files):
         raise BadConfig(f"`field='{field}'` is for JSON lines and Parquet, and {files[0]} is neither; leave it out.")
 
 
@@ -194,8 +202,10 @@ def _load_tokenizer(folder: Path, *, has_sizes: bool) -> "Tokenizer":
     if not folder.is_dir() and str(folder) in models.names():
         folder = models.find(folder)
     if not folder.is_dir():
-        known = ", ".join(_trainable_tokenizers())
-        raise BadInput(f"{folder} is neither a folder nor a tokenizer that can be trained ({known}).")
+        known = _trainable_tokenizers()
+        nearest = get_close_matches(str(folder), [*known, *models.names()], n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else f" ({', '.join(known)})."
+        raise BadInput(f"{folder} is neither a folder nor a tokenizer that can be trained{hint}")
     if has_sizes:
         raise BadConfig(
             f"`vocab_size=` and `min_count=` are for a new vocabulary; the tokenizer in {folder} has its own."

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from firth.errors import BadInput, Unsupported
+from firth.errors import BadInput, Unsupported, absent
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -46,7 +46,7 @@ def file_system(path: str | Path) -> "tuple[AbstractFileSystem, str]":
     try:
         import fsspec
     except ImportError:
-        raise Unsupported(f"{url} needs fsspec: pip install 'firth[ray]'.") from None
+        raise absent("fsspec", extra="ray", user=url) from None
     try:
         store, name = fsspec.core.url_to_fs(url)
     except ImportError as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from firth import models as shipped
 from firth import pipeline, preparing, samples, starts
+from firth.arguments import checked
 from firth.config import check_limits
 from firth.errors import BadConfig, BadInput, FirthError, Interrupted
 from firth.files import MANIFEST, check_writable, write_bytes
@@ -120,6 +121,7 @@ SMALL_FINE_TUNING = {
 }
 
 
+@checked
 def demo(*, out: str | Path, minutes: float | None = None, seeds: int = 0, tuning: Iterable[str] = ()) -> Path:
     """Shows what the models that come with firth can do, makes a small BERT from the text on this machine, and returns
     the page that shows it.
@@ -305,6 +307,7 @@ def _models(folder: Path) -> list[str]:
     return models
 
 
+@checked
 def serve(
     models: str | Path | Sequence[str | Path] | Mapping[str, str | Path] = (),
     *,

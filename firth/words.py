@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from firth import models
+from firth.arguments import checked
 from firth.errors import BadConfig, BadInput
 from firth.files import check_can_be_made
 
@@ -33,6 +34,7 @@ class NearPair(TypedDict):
     second_text: str
 
 
+@checked
 def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> None:
     """Draws words on the plane in which their vectors differ most, as a new .svg or .png file."""
     import numpy as np
@@ -47,6 +49,7 @@ def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> No
     write_map(path, words, np.array(vectors))
 
 
+@checked
 def ratios(
     data: str | Path,
     first: str,
@@ -123,6 +126,7 @@ def _prepared_text(folder: Path) -> Path:
     return found
 
 
+@checked
 def keywords(file: str | Path, *, top: int = 10, window: int = 4) -> list[tuple[str, float]]:
     """The most central words of a text by TextRank, with their scores; words within `window` are linked."""
     from firth.corpus.small_files import read_lines, tell_of_table
@@ -133,6 +137,7 @@ def keywords(file: str | Path, *, top: int = 10, window: int = 4) -> list[tuple[
     return rank_words(lines, top=top, window=window)
 
 
+@checked
 def duplicates(
     texts: str | Path | Sequence[str | Path],
     *,

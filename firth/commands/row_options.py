@@ -1,12 +1,15 @@
 """Options about labelled rows that several commands take, and how they are handed on to the package."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from firth import models
 from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP
 from firth.errors import BadConfig
 
@@ -94,8 +97,9 @@ def _read_names(file: Path | None) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def model_and_changes(arguments: Iterable[str]) -> tuple[str | None, list[str]]:
+def model_and_changes(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     """Arguments with an equals sign are changes; at most one other argument names the model."""
+    _check_equals_signs(arguments)
     named = []
     changes = []
     for argument in arguments:
@@ -109,6 +113,23 @@ def model_and_changes(arguments: Iterable[str]) -> tuple[str | None, list[str]]:
             "Files of rows go to --train or --data, and a setting is one word: epochs=3."
         )
     return (named[0] if named else None), changes
+
+
+def _check_equals_signs(arguments: Sequence[str]) -> None:
+    """Raises for a setting of fine-tuning whose value is an argument of its own: `epochs 3` or `epochs = 3`."""
+    typed = [argument.strip("=") for argument in arguments if argument != "="]
+    for name, value in pairwise(typed):
+        is_written_well = "=" in name or "=" in value
+        if not is_written_well and not models.is_model(name) and _is_like_a_setting(name):
+            raise BadConfig(f"A setting is one word: write {name}={value}, not {name} {value}.")
+
+
+def _is_like_a_setting(name: str) -> bool:
+    """Whether a name, or its last part, is that of a setting of fine-tuning or nearly so."""
+    from firth.finetuning.settings import setting_names
+
+    matches = get_close_matches(name.rpartition(".")[2], setting_names(), n=1, cutoff=0.8)
+    return bool(matches)
 
 
 def task_settings(changes: Iterable[str], task: str) -> dict[str, object]:

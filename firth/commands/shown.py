@@ -86,7 +86,7 @@ def _number(value: float) -> str:
         return f"{value:,.0f}"
     if 0 < size < 1e-3:
         return f"{value:.3g}"
-    return f"{value:,.4f}"
+    return f"{value + 0.0:,.4f}"  # -0.0 is shown as zero
 
 
 def echo_messages(lines: Iterable[str]) -> None:
@@ -181,5 +181,5 @@ def json_line(row: dict[str, object]) -> str:
 
 def weights_line(explanation: "Explanation") -> str:
     """The words with the largest weights, for the label (+) or against it (-)."""
-    words = [f"{word.word} {word.weight:+.3f}" for word in explanation.top(SHOWN_WEIGHTS)]
+    words = [f"{word.word} {round(word.weight, 3) + 0.0:+.3f}" for word in explanation.top(SHOWN_WEIGHTS)]
     return f"{explanation.method}: {', '.join(words) or 'no words'}"

@@ -26,7 +26,7 @@ from firth.data.items import text_sequences
 from firth.data.packing import pack_tokens
 from firth.encoders.albert import Albert
 from firth.encoders.bert import Bert
-from firth.errors import Unsupported
+from firth.errors import Unsupported, absent
 from firth.inference.model import Model, load
 from firth.nn.blocks import Block
 from firth.tasks.classify import ClassifyHead
@@ -86,7 +86,7 @@ def check_exportable(checkpoint: Checkpoint, model: str) -> None:
     """Raises if packages are missing or the model is of another kind than this file knows."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise Unsupported(f"onnx needs the package {missing[0]}: pip install 'firth[onnx]'.")
+        raise absent(f"the package {missing[0]}", extra="onnx", user="onnx")
     if not isinstance(block_encoder(checkpoint), Bert | Albert):
         raise Unsupported(f"{model} is neither a BERT nor an ALBERT, the only kinds that onnx knows.")
 

@@ -96,9 +96,14 @@ def _sentences(comparison: Comparison) -> list[str]:
     return [
         f"The model is {comparison.verdict}: {size:.2f} of the bytes, {trial.speedup:.2f} times the speed in batches, "
         f"{comparison.speedup.single:.2f} times for single texts.",
-        f"It keeps {trial.kept:.4f} of the score: {comparison.metric} {comparison.difference:+.4f} "
-        f"({INTERVAL} % interval {comparison.low:+.4f} to {comparison.high:+.4f}, {comparison.rows:,} rows).",
+        f"It keeps {trial.kept:.4f} of the score: {comparison.metric} {_signed(comparison.difference)} "
+        f"({INTERVAL} % interval {_signed(comparison.low)} to {_signed(comparison.high)}, {comparison.rows:,} rows).",
     ]
+
+
+def _signed(difference: float) -> str:
+    """A difference with its sign; what rounds to zero has that of zero."""
+    return f"{round(difference, 4) + 0.0:+.4f}"
 
 
 def _markdown(cells: Sequence[str]) -> str:

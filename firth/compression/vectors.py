@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -47,7 +48,8 @@ TEXT_TABLE = "vectors"
 
 @dataclass(frozen=True)
 class VectorsConfig(StudentConfig):
-    pass
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """Arithmetic of training; auto is bf16 on a GPU and on a CPU with units for it, else fp32."""
 
 
 class VectorCopy(Goal):
@@ -78,6 +80,14 @@ def vectors_of(states: States, batch: Batch, embedding: Embedding) -> Tensor:
     """What `embed` gives for texts of one window each."""
     vectors_ED = pool(states.last_ND.float(), batch.bounds_B1, embedding.pooling)
     return F.normalize(vectors_ED, dim=-1) if embedding.normalise else vectors_ED
+
+
+def _with_place_of_cls(embedding: Embedding, student: Checkpoint) -> Embedding:
+    """The embedding with the place of the student's classification token, which XLNet has at the end."""
+    if not student.encoder.cls_last:
+        return embedding
+    names = ["last" if name == "cls" else name for name in embedding.pooling.split("+")]
+    return replace(embedding, pooling="+".join(names))
 
 
 class VectorBatches:
@@ -156,10 +166,11 @@ class CopiedVectors(StudentMethod):
             log_every=max(1, min(20, steps // 50)),
             checkpoint_every=max(1, min(500, num_batches)),
             compile="no",
-            precision="fp32",
+            precision=config.precision,
             optim=OptimConfig(rate=config.rate or RATE, warmup_rate=0.1),
         )
-        learner = Learner(student.encoder, {TEXT_TABLE: VectorCopy(embedding)}).to(job.device)
+        goal = VectorCopy(_with_place_of_cls(embedding, student))
+        learner = Learner(student.encoder, {TEXT_TABLE: goal}).to(job.device)
         folder = self.run_path(job)
         folder.mkdir(parents=True, exist_ok=True)
         interrupts = job.run.interrupts if job.run else Interrupts()

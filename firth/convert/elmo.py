@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from firth.encoders.elmo import NUM_CHARACTERS, Elmo
-from firth.errors import BadInput, Damaged, Unsupported
+from firth.errors import BadInput, Damaged, Unsupported, absent
 from firth.files import read_json
 from firth.tokenizers.characters import Characters
 
@@ -93,7 +93,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         import h5py
     except ImportError:
-        raise Unsupported(f"{path} needs h5py: pip install 'firth[convert]'.") from None
+        raise absent("h5py", extra="convert", user=f"{path}") from None
     found: dict[str, np.ndarray] = {}
 
     def visit(name: str, value: object) -> None:

@@ -6,6 +6,7 @@ word2vec and `.vec` have a first line with the number of words and the width, Gl
 first line, then for each word its bytes, a space and the row as little-endian float32.
 """
 
+import logging
 import lzma
 import re
 import warnings
@@ -23,6 +24,8 @@ from firth.files import COMPRESSED, atomic_file, open_binary
 
 FORMATS = ("word2vec", "word2vec-binary", "vec")
 Kind = Literal["text", "headless", "binary"]
+log = logging.getLogger(__name__)
+
 Block = tuple[list[str], np.ndarray]
 """Words and their rows."""
 _ROWS_PER_BLOCK = 2048
@@ -194,10 +197,16 @@ def _text_blocks(source: VectorFile, file: IO[bytes]) -> Iterator[Block]:
     if words:
         yield source.keep(words, _parse(source, numbers, places), places)
     if source.count is not None and num_rows != source.count:
-        raise BadInput(
-            f"{source.path}, line 1: the header promises {source.count:,} words, the file has {num_rows:,}; "
-            "it was cut short or its header is wrong."
-        )
+        _tell_of_count(source, source.count, num_rows)
+
+
+def _tell_of_count(source: VectorFile, promised: int, found: int) -> None:
+    """Raises because a file does not have the words of its header, or warns where bad rows may be left out."""
+    what = f"{source.path}, line 1: the header promises {promised:,} words, the file has {found:,}; "
+    what += "it was cut short or its header is wrong"
+    if not source.skip_bad:
+        raise BadInput(f"{what}; fetch it again, or take the words that it has with `skip_bad=True`.")
+    log.warning(f"{what}.")
 
 
 def _split_row(source: VectorFile, line: bytes, line_number: int) -> tuple[bytes | None, bytes]:

@@ -19,7 +19,7 @@ from itertools import compress
 
 import numpy as np
 
-from firth.errors import BadInput, Unsupported
+from firth.errors import BadInput, absent
 from firth.types import Document
 
 MIN_LINE_BYTES = 60
@@ -164,5 +164,5 @@ def _mojibake_repair() -> Callable[[str], str]:
     try:
         from ftfy import fix_encoding
     except ImportError:
-        raise Unsupported("Repairing wrongly decoded text needs ftfy: pip install 'firth[data]'.") from None
+        raise absent("ftfy", extra="data", user="Repairing wrongly decoded text") from None
     return fix_encoding

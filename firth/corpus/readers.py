@@ -8,13 +8,14 @@ there, and the tally counts the cuts. A file that cannot be read raises one `Bad
 import json
 from collections import Counter
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, get_args
 
 from firth.corpus.finding import ROWS, TABLES, Paths, expected_bytes, find_files
 from firth.corpus.small_files import read_lines, read_texts
 from firth.corpus.text_lines import BLOCK, FilePart, Lines, cut_line, decoded_lines, line_ends
-from firth.errors import BadConfig, BadInput, Unsupported
+from firth.errors import BadConfig, BadInput, absent
 from firth.files import ending, open_stored
 from firth.types import Document
 
@@ -49,13 +50,24 @@ def read_documents(
 
 def check_documents(documents: str) -> None:
     """Raises for something that cannot end a document."""
-    if documents not in get_args(Documents):
-        raise BadConfig(f"documents must be one of {', '.join(get_args(Documents))}; it is '{documents}'.")
+    allowed = get_args(Documents)
+    if documents in allowed:
+        return
+    nearest = get_close_matches(str(documents), allowed, n=1)
+    hint = f"; did you mean '{nearest[0]}'?" if nearest else "."
+    raise BadConfig(f"`documents=` must be one of {', '.join(allowed)}; it is {documents!r}{hint}")
 
 
 def no_text(path: Path) -> BadInput:
     """The error for a file without documents."""
     return BadInput(f"{path} holds no text; leave it out or replace it.")
+
+
+def no_field(path: Path, field: str) -> BadInput:
+    """The error for a file of plain text whose documents are to be fields."""
+    return BadInput(
+        f"{path} is plain text and has no field '{field}'; choose blank-line, file or line for `documents=`."
+    )
 
 
 def read_part(part: FilePart, *, documents: Documents, field: str = "text", tally: Counter[str]) -> Iterator[Document]:
@@ -67,9 +79,7 @@ def read_part(part: FilePart, *, documents: Documents, field: str = "text", tall
     elif kind in ROWS:
         yield from _rows_to_documents(path, _json_texts(part, field, tally), tally)
     elif documents == "field":
-        raise BadInput(
-            f"{path} is plain text and has no field '{field}'; choose blank-line, file or line for documents."
-        )
+        raise no_field(path, field)
     else:
         yield from _group(path, decoded_lines(part, MAX_LINE, tally), documents, tally)
 
@@ -162,7 +172,7 @@ def _parquet_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise Unsupported(f"{path} needs pyarrow: pip install 'firth[data]'.") from None
+        raise absent("pyarrow", extra="data", user=f"{path}") from None
     number = 0
     try:
         with open_stored(path) as stored, parquet.ParquetFile(stored, pre_buffer=False, buffer_size=BLOCK) as file:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from firth import rng
-from firth.errors import Unsupported
+from firth.errors import absent
 from firth.files import forget_pages
 
 SLOTS = 1 << 24
@@ -133,7 +133,7 @@ def _blocks(rows: Iterable[np.ndarray], vocab_size: int, *, window: int, slots: 
     try:
         from firth.data.count_kernels import tally
     except ImportError:
-        raise Unsupported("Counting neighbours needs numba: pip install 'firth[vectors]'.") from None
+        raise absent("numba", extra="vectors", user="Counting neighbours") from None
     keys = np.full(slots, -1, np.int64)
     weights = np.zeros(slots, np.float32)
     # A single word adds at most 2 * window entries before the kernel looks at the limit again.

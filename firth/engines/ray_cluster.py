@@ -11,13 +11,13 @@ from textwrap import shorten
 from typing import TypeVar, cast
 
 from firth.engines.engine import Handle, known_values
-from firth.errors import BadConfig, FirthError, Unsupported
+from firth.errors import BadConfig, FirthError, Unsupported, absent
 
 try:
     import ray
     from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
 except ImportError as error:
-    raise Unsupported(f"`engine='ray'` needs {error.name}: pip install 'firth[ray]'.") from None
+    raise absent(error.name, extra="ray", user="`engine='ray'`") from None
 
 T = TypeVar("T")
 First = TypeVar("First")

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from firth.config import key_names, to_dict
 from firth.encoders.tables import StaticConfig
 from firth.errors import BadConfig
 from firth.finetuning.bags import FastTextConfig
 from firth.finetuning.few.settings import FewConfig
 from firth.finetuning.new_transformer import NewTransformerConfig
 from firth.finetuning.transfer import TransferConfig
+from firth.tasks import TABLE as TASKS
+from firth.tasks import make_config
 from firth.tasks.task import TaskConfig
 from firth.tokenizers.templates import Templates
 from firth.train.settings import OptimConfig, TrainConfig
@@ -74,3 +77,9 @@ class FinetuneConfig:
             raise BadConfig(f"decoder_layers must be at least 0; it is {self.decoder_layers}.")
         if self.epochs < 0 or self.batch_size < 1 or not 0 <= self.held_out_rate < 1:
             raise BadConfig("A run needs epochs above 0, a batch_size of at least 1 and 0 <= held_out_rate < 1.")
+
+
+def setting_names() -> set[str]:
+    """The names of all settings of a run and its tasks, without the parts that they belong to."""
+    tasks = {name: make_config(name, {}) for name in TASKS}
+    return key_names(to_dict(FinetuneConfig(tasks=tasks)))

@@ -1,5 +1,6 @@
 """Texts with masks in, candidates for each mask out, by a masked language model's head."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -42,10 +43,12 @@ class MaskFiller:
     def tokenize(self, text: str, *, specials: bool = False) -> MaskedText:
         """The tokens of a text with masks; with `specials` other special tokens spelled in it are recognised too."""
         vocab = self.tokenizer.vocab
+        mask_token = vocab.tokens[vocab.mask]
+        # People write [mask], too. The spelling is as long, so places in the text stay the same.
+        text = re.sub(re.escape(mask_token), lambda _: mask_token, text, flags=re.IGNORECASE)
         encoding = self.tokenizer.encode(text, specials=specials, masks=not specials)
         ids = vocab.frame.join(encoding.ids)
         masks = np.flatnonzero(ids == vocab.mask)
-        mask_token = vocab.tokens[vocab.mask]
         if not len(masks):
             raise BadInput(f"The text has no {mask_token} to fill; write {mask_token} where a word is missing.")
         if len(ids) > self.max_positions:

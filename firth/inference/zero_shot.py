@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from firth.checkpoint import Checkpoint, make_head
 from firth.errors import BadConfig
-from firth.tasks.prompt import EXAMPLE, LabelWords, PromptConfig, words_as_text, words_by_label
+from firth.tasks.prompt import LabelWords, PromptConfig, example_of, words_as_text, words_by_label
 
 TASK = "prompt"
 
@@ -14,7 +14,8 @@ def with_prompt(checkpoint: Checkpoint, *, pattern: str, words: LabelWords) -> C
     config = PromptConfig(pattern=pattern, label_words=words_as_text(words))
     names = tuple(words_by_label(config.label_words))
     if len(names) == 1:
-        raise BadConfig(f"Words are given for one label only ({names[0]}); give those of all, such as {EXAMPLE}.")
+        example = example_of(config.label_words)
+        raise BadConfig(f"Words are given for one label only ({names[0]}); give those of all, such as {example}.")
     labels = {"label": names}
     head = make_head(TASK, config, checkpoint.encoder, labels=labels)
     head.start_from(checkpoint.goals)

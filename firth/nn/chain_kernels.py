@@ -10,12 +10,12 @@ import math
 import numpy as np
 
 from firth.compiling import cached_on_disk
-from firth.errors import Unsupported
+from firth.errors import absent
 
 try:
     from numba import njit
 except ImportError:
-    raise Unsupported("This needs numba: pip install 'firth[vectors]'.") from None
+    raise absent("numba", extra="vectors", user="This") from None
 
 _VANISHED = 1e-250
 """A sum of weights below this may have lost terms to underflow."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from firth import rng
 from firth.data.stream import CorpusView
-from firth.errors import BadInput, Unsupported
+from firth.errors import BadInput, absent
 from firth.files import forget_pages
 from firth.objectives.passes import Passes
 from firth.objectives.sampling import as_bits, keep_rates
@@ -85,7 +85,7 @@ def compiled() -> ModuleType:
     try:
         from firth.objectives import word_kernels
     except ImportError:
-        raise Unsupported("Training word vectors needs numba: pip install 'firth[vectors]'.") from None
+        raise absent("numba", extra="vectors", user="Training word vectors") from None
     return word_kernels
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from firth.arguments import checked
 from firth.errors import BadConfig
 from firth.lineage import Recipe
 from firth.planning import machines as known_machines
@@ -56,6 +57,7 @@ def _devices_of_machine(count: int) -> int:
     return max(size for size in range(1, MACHINE_DEVICES + 1) if count % size == 0)
 
 
+@checked
 def plan(
     *,
     text: str | Path | Sequence[str | Path] = (),

@@ -153,7 +153,9 @@ def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     checkpoint = _load_trainable(model)
     # Checked before the text is opened: no other text would help.
     if not checkpoint.goals:
-        raise Unsupported(f"{model} has no pre-training head, so there is nothing to evaluate on plain text.")
+        tasks = ", ".join(checkpoint.tasks)
+        remedy = f"; it is fine-tuned for {tasks}, so give a file of labelled rows as `data=`." if tasks else "."
+        raise Unsupported(f"{model} has no pre-training head, so there is nothing to evaluate on plain text{remedy}")
     shards = Shards.open(data)
     _refuse_other_tokenizer(checkpoint.tokenizer, shards, model)
     usual_length = min(128, checkpoint.encoder.max_positions)

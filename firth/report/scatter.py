@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from firth.errors import BadInput, Unsupported
+from firth.errors import BadInput, Unsupported, install
 from firth.files import atomic_file, write_bytes
 from firth.report.axes import text_width
 from firth.report.markup import Html, tag
@@ -108,7 +108,7 @@ def _write_png(path: Path, words: Sequence[str], points: np.ndarray) -> None:
         from matplotlib.figure import Figure
         from matplotlib.font_manager import fontManager
     except ImportError:
-        raise Unsupported("A .png map needs matplotlib: pip install 'firth[plot]', or write an .svg.") from None
+        raise Unsupported(f"A .png map needs matplotlib; run {install('plot')}, or write an .svg.") from None
     # matplotlib warns at every word about a font that is not installed.
     installed = fontManager.get_font_names()
     fonts = [name for name in _FONTS if name in installed]

@@ -51,6 +51,11 @@ def prose(language: str) -> Path:
     return _file(f"prose.{language}.txt")
 
 
+def senses(word: str) -> Path:
+    """The file of sentences with a word of two senses: first all of the one sense, then all of the other."""
+    return _file(f"senses/{word}.txt")
+
+
 def labelled(task: str, language: str) -> Path:
     """The file of the labelled set `task`, one of `TASKS`, in `language`."""
     _check_known(task, tuple(TASKS), "labelled set")

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from firth.errors import install
+
 log = logging.getLogger(__name__)
 
 GRAPH = "graph.faiss"
@@ -43,7 +45,7 @@ class GraphWriter:
         if faiss is None:
             log.warning(
                 "faiss is not installed, so this index is searched exactly, which takes longer the larger it is; for a "
-                "graph, `pip install 'firth[ann]'` and build the index again."
+                f"graph, run {install('ann')} and build the index again."
             )
             return
         # One byte for each number of a vector. For vectors of length 1 the nearest has the highest cosine.
@@ -80,9 +82,7 @@ class Graph:
             return None
         faiss = _faiss()
         if faiss is None:
-            log.warning(
-                f"faiss is not installed, so {folder} is searched exactly; `pip install 'firth[ann]'` is faster."
-            )
+            log.warning(f"faiss is not installed, so {folder} is searched exactly; to be faster, run {install('ann')}.")
             return None
         # Memory-mapped, not loaded.
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)

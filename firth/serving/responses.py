@@ -1,5 +1,6 @@
 """What goes back to a client: a status, headers and bytes. Every error is `{"error": {"type", "message"}}`."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +22,11 @@ SECURITY_HEADERS = {
     "cache-control": "no-store",
 }
 """On every response: nothing is loaded from other sites, no inline script runs, no other page can embed this one."""
+
+
+ARGUMENT = re.compile(r"`(\w+)=([^`]*)`")
+"""How messages of the package name an argument of Python."""
+QUOTES = "'\""
 
 
 @dataclass(frozen=True)
@@ -50,13 +56,24 @@ class HttpError(Exception):
         super().__init__(message)
         self.status = status
         self.kind = kind
-        self.message = message
+        self.message = in_fields(message)
         # Keyword arguments cannot have dashes: `retry_after` is the header `retry-after`.
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
     def response(self) -> HttpResponse:
         body = {"error": {"type": self.kind, "message": self.message}}
         return HttpResponse(to_json(body), self.status, headers=self.headers)
+
+
+def in_fields(text: str) -> str:
+    """A message of the package in the terms of a request: `top=` becomes 'top', and `task='rewrite'` task rewrite."""
+
+    def field_of(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        return f"{name} {value.strip(QUOTES)}" if value else f"'{name}'"
+
+    # A request holds its rows.
+    return ARGUMENT.sub(field_of, text.replace(" by `file=`", ""))
 
 
 def invalid_request(message: str) -> HttpError:

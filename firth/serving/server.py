@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event, current_thread, main_thread
 
 from firth import models
-from firth.errors import BadConfig, BadInput, FirthError, Unsupported
+from firth.errors import BadConfig, BadInput, FirthError, absent
 
 try:
     import orjson  # noqa: F401
@@ -21,7 +21,7 @@ try:
     import pydantic  # noqa: F401
     import uvicorn
 except ImportError as error:
-    raise Unsupported(f"Serving needs {error.name}: pip install 'firth[serve]'.") from None
+    raise absent(error.name, extra="serve", user="Serving") from None
 
 from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.inference.model import Model, load

@@ -1,13 +1,10 @@
 """Words with two senses: does the state of the word in its context tell them apart, where a static vector cannot?"""
 
-from pathlib import Path
-
-from firth.errors import BadInput
+from firth import samples
 from firth.study import sets
 from firth.study.design import Cell, Claim, Experiment, Study
 from firth.study.sets import MODELS, Sources, num_layers
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "senses"
 WORDS = {
     "en": {"bank": "bank", "bat": "bat", "seal": "seal"},
     "zh": {"苹果": "pingguo", "包袱": "baofu", "杜鹃": "dujuan"},
@@ -26,9 +23,7 @@ def cells(sources: Sources) -> list[Cell]:
     found = []
     seed = 0
     for language, words in WORDS.items():
-        lines = tuple(FOLDER / f"{name}.txt" for name in words.values())
-        if not all(path.exists() for path in lines):
-            raise BadInput(f"The study reads {FOLDER}, which only a clone of the repository has.")
+        lines = tuple(samples.senses(name) for name in words.values())
         files = {"lines": lines, "weights": sets.weights(MODELS[language])}
         run = Experiment("senses", {"model": MODELS[language], "words": tuple(words)}, files=files, seconds=10)
         figures = _figures(MODELS[language])

@@ -14,7 +14,7 @@ from firth.config import from_dict, to_dict
 from firth.errors import BadConfig, BadInput
 from firth.tasks import glue
 from firth.tasks.glue import TextsAndLabels
-from firth.tasks.table_files import JSON_ROW, Rows, as_texts, read_rows
+from firth.tasks.table_files import JSON_ROW, Rows, as_texts, read_rows, shown_json
 from firth.tasks.task import TaskConfig
 from firth.types import Example, Problem
 
@@ -244,7 +244,7 @@ def _example(row: int, texts: Sequence[object], labels: Sequence[object], config
     stripped = []
     for text in texts:
         if not isinstance(text, str):
-            return Problem(row, f"the text is {type(text).__name__}, not text", "correct or remove the row")
+            return Problem(row, f"the text is {shown_json(text)}, not text", "correct or remove the row")
         if not text.strip():
             return Problem(row, "an empty text", "fill it in or remove the row")
         stripped.append(text.strip())

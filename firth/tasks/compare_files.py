@@ -83,6 +83,7 @@ def kind_of(example: Example) -> Kind:
 
 def example(value: object, config: TripletColumns) -> Example:
     """A pair, a triplet, or a row with named columns."""
+    given = value
     if isinstance(value, Mapping):
         rows = Rows(Path("An input"), list(value), ())
         names = _columns_without_label(rows, config, labelled=False)
@@ -95,7 +96,7 @@ def example(value: object, config: TripletColumns) -> Example:
         first = config.text_column or "first"
         second = config.second_column or "second"
         raise BadInput(
-            f"An input must be two texts to compare; it is {value!r:.80}. Give both texts, or rows by `file=` with the "
+            f"An input must be two texts to compare; it is {given!r:.80}. Give both texts, or rows by `file=` with the "
             f"columns {first} and {second}."
         )
     return Example(texts)

@@ -13,6 +13,7 @@ from pathlib import Path
 from firth import metrics
 from firth.errors import BadInput
 from firth.tasks.table_files import MAX_ROW, read_text
+from firth.tasks.tagged_form import check_columns
 from firth.tokenizers.segmentation import CHINESE, has_chinese
 from firth.tokenizers.units import normal
 from firth.types import Example, Problem
@@ -134,7 +135,7 @@ def read_columns(
     if labelled:
         needed = max(word_column, 2, abs(tag_column))
     first_width = 0
-    for row, lines in _blocks(path):
+    for row, lines in _blocks(path, labelled=labelled):
         first_width = first_width or len(lines[0])
         width = first_width if labelled else None
         problem = _block_problem(row, lines, needed=needed, width=width)
@@ -183,11 +184,12 @@ def _without_index(word: str) -> str:
     return word
 
 
-def _blocks(path: Path) -> Iterator[tuple[int, list[list[str]]]]:
+def _blocks(path: Path, *, labelled: bool) -> Iterator[tuple[int, list[list[str]]]]:
     """Runs of lines between blank ones, each with the number of its first line."""
     text = read_text(path)
     if not text.strip():
         raise BadInput(f"{path} is empty; give it a word and its tag a line, with blank lines between sentences.")
+    check_columns(path, text, labelled=labelled)
     block: list[list[str]] = []
     start = 1
     # The blank line at the end closes the last block.

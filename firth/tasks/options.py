@@ -66,7 +66,10 @@ def example(value: object) -> MultipleChoice:
     if isinstance(value, Mapping):
         made = _choice(0, value, labelled=False)
     if isinstance(made, Problem):
-        raise BadInput(f"An input must be a context and at least two options ({made.what}); it is {value!r:.80}.")
+        raise BadInput(
+            f"An input must be a context and at least two options ({made.what}); it is {value!r:.80}. Give a list of "
+            "these texts, or rows by `file=` with the fields context and options."
+        )
     return made
 
 

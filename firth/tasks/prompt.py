@@ -6,7 +6,7 @@ at the mask. So a model with a masked-LM head answers without any training (zero
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -31,7 +31,8 @@ TEXT = "{text}"
 SECOND = "{second}"
 MASK = "[MASK]"
 SLOT = re.compile(r"(\{text\}|\{second\}|\[MASK\])")
-EXAMPLE = "`pattern='{text} It was [MASK].'` and `label_words='positive=great,negative=terrible'`"
+ANY_MASK = re.compile(re.escape(MASK), re.IGNORECASE)
+"""The mask as people type it."""
 EQUALS = re.compile("[=＝]")
 SLASH = re.compile("[/／]")
 """Between a label and its words, and between words; a Chinese keyboard writes the wide ones."""
@@ -39,6 +40,8 @@ SLASH = re.compile("[/／]")
 LabelWords = str | Mapping[str, str | Sequence[str]]
 """The words of each label: `positive=great/good,negative=bad`, or the same as a dict."""
 USUAL_PATTERNS = {"en": "{text} It was [MASK].", "zh": "{text} 总之很[MASK]。"}
+WORDS = {"en": "positive=great,negative=terrible", "zh": "好评=好,差评=差"}
+"""An example of words for labels, by the language of the labels or texts."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,21 @@ class PromptConfig(ClassifyConfig):
     def sentence(self) -> str:
         """The pattern, or the usual one for the language of the labels' words."""
         if self.pattern:
-            return self.pattern
+            return ANY_MASK.sub(MASK, self.pattern)
         words_of_labels = words_by_label(self.label_words).values()
         all_words = " ".join(chain.from_iterable(words_of_labels))
         return USUAL_PATTERNS[language_of(all_words)]
+
+
+def example_of(texts: str | Iterable[str]) -> str:
+    """A pattern and words for labels, as a message suggests them to someone with labels or texts like these."""
+    language = language_of(texts)
+    return f"`pattern='{USUAL_PATTERNS[language]}'` and {words_example(texts)}"
+
+
+def words_example(texts: str | Iterable[str]) -> str:
+    """The words of labels alone."""
+    return f"`label_words='{WORDS[language_of(texts)]}'`"
 
 
 def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
@@ -82,7 +96,9 @@ def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
         words = [word.strip() for word in SLASH.split("".join(rest))]
         words = [word for word in words if word]
         if not label or not words or label in found:
-            raise BadConfig(f"'{part.strip()}' does not give words to a label; write {EXAMPLE}, each label once.")
+            raise BadConfig(
+                f"'{part.strip()}' does not give words to a label; write {example_of(text)}, each label once."
+            )
         found[label] = tuple(words)
     return found
 
@@ -284,7 +300,7 @@ def _words_of(names: Sequence[str], config: PromptConfig) -> list[tuple[str, ...
     """The words of each label; raises unless every label has some."""
     words = words_by_label(config.label_words)
     if not words:
-        raise BadConfig(f"A prompt needs words for its labels ({', '.join(names)}), such as {EXAMPLE}.")
+        raise BadConfig(f"A prompt needs words for its labels ({', '.join(names)}), such as {example_of(names)}.")
     for name in names:
         if name not in words:
             raise BadConfig(f"No words are given for the label '{name}'; the labels are {', '.join(names)}.")

@@ -49,11 +49,15 @@ def _rows(path: Path) -> Iterable[tuple[int, object]]:
 
 def question(value: object) -> Question:
     """A question with its passage, as a pair or a row with names."""
+    pair = value
     if isinstance(value, Mapping):
-        value = (value.get("question"), _passage(value))
-    texts = as_texts(value)
+        pair = (value.get("question"), _passage(value))
+    texts = as_texts(pair)
     if texts is None or len(texts) != 2:
-        raise BadInput(f"An input must be a question and its passage; it is {value!r:.80}.")
+        raise BadInput(
+            f"An input must be a question and its passage; it is {value!r:.80}. Give both texts, or rows by `file=` "
+            "with the fields question and context."
+        )
     return Question(texts)
 
 

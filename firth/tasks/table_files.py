@@ -146,6 +146,11 @@ class Rows:
         return values
 
 
+def shown_json(value: object) -> str:
+    """The beginning of a JSON value as a message shows it."""
+    return json.dumps(value, ensure_ascii=False, default=str)[:SHOWN]
+
+
 def _shortened(name: str) -> str:
     """The name of a column as a message shows it; without a header it may be a long text."""
     if len(name) <= SHOWN:

@@ -198,13 +198,12 @@ class TagReader(Reader):
         return {"tag": dict(sorted(counts.items()))}
 
     def example(self, value: object) -> Example:
-        if isinstance(value, Mapping):
-            value = value.get("words", value.get("text"))
-        if isinstance(value, str):
-            return conll.split(value, unit=self.config.unit)
-        given = list(value) if isinstance(value, Iterable) else [None]
-        words = [word for word in given if isinstance(word, str) and word.strip()]
-        if len(words) < len(given):
+        given = value.get("words", value.get("text")) if isinstance(value, Mapping) else value
+        if isinstance(given, str):
+            return conll.split(given, unit=self.config.unit)
+        units = list(given) if isinstance(given, Iterable) else [None]
+        words = [word for word in units if isinstance(word, str) and word.strip()]
+        if len(words) < len(units):
             raise BadInput(f"An input must be a text or a list of words; it is {value!r:.80}.")
         return conll.sentence(words)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from firth.errors import BadConfig, BadInput
 from firth.files import COMPRESSED
-from firth.tasks.table_files import MAX_ROW, Rows, read_rows, read_text
+from firth.tasks.table_files import MAX_ROW, Rows, read_rows, read_text, shown_json
 from firth.types import Example, Problem
 
 KNOWN_COLUMNS = (
@@ -155,7 +155,7 @@ def _example(row: int, source: object, target: object) -> Example | Problem:
     """An example, or what is wrong with the row; without gold if the target is None."""
     for name, text in _named_texts(source, target):
         if not isinstance(text, str):
-            return Problem(row, f"the {name} is {type(text).__name__}, not text", "correct or remove the row")
+            return Problem(row, f"the {name} is {shown_json(text)}, not text", "correct or remove the row")
         if not text.strip():
             return Problem(row, f"an empty {name}", "fill it in or remove the row")
         if len(text) > MAX_ROW:

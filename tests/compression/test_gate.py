@@ -52,6 +52,11 @@ def test_the_verdict(size: int, speedup: float, verdict: str) -> None:
     assert "It keeps 0.7500 of the score: accuracy -0.2000 (95 % interval -0.1000 to +0.1000, 9 rows)." in shown
 
 
+def test_a_difference_that_rounds_to_zero_has_no_minus() -> None:
+    comparison = replace(compared(size=50, speedup=2.0, score=0.79999), low=-0.00002, high=-0.0)
+    assert "accuracy +0.0000 (95 % interval +0.0000 to +0.0000, 9 rows)" in "\n".join(lines(comparison))
+
+
 def test_shares_of_scores_that_are_not_above_zero() -> None:
     assert kept_share(0.5, 1.0) == 0.5
     assert kept_share(0.1, -0.2) == 1.0

@@ -98,7 +98,7 @@ def test_a_damaged_precision_is_ignored(tuned: Path) -> None:
         assert model.embedder.choices == {}
 
 
-@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs firth[onnx]")
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="pip install '.[onnx]'")
 @pytest.mark.parametrize("source", ["tuned", "pruned", "shared"])
 def test_the_exported_model_computes_the_same(
     source: str, compress: Compress, tuned: Path, rows: Path, tmp_path: Path
@@ -139,11 +139,11 @@ def test_the_exported_model_computes_the_same(
 
 def test_without_onnx_one_sentence_says_what_to_install(compress: Compress, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_export, "find_spec", lambda name: None)
-    with pytest.raises(Unsupported, match=r"^onnx needs the package onnx: pip install 'firth\[onnx\]'\.$"):
+    with pytest.raises(Unsupported, match=r"^onnx needs the package onnx; run `pip install '\.\[onnx\]'` in"):
         compress("onnx")
 
 
-@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs firth[onnx]")
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="pip install '.[onnx]'")
 def test_a_wrong_export_is_refused(compress: Compress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_export, "TOLERANCE", 0.0)
     monkeypatch.setattr(onnx_export, "largest_difference", lambda *_: 0.25)

@@ -159,6 +159,22 @@ def test_a_compressed_file_cut_short_is_told_as_prepare_tells_it(
 
 
 @pytest.mark.parametrize(
+    "cut", ["5 2\na 1 2\nb 3 4\nc 5", "5 2\na 1 2\nb 3 4\n", "3 2\na 1 2\nb 3 4\nc", "a 1 2\nb 3 4\nc 5"]
+)
+def test_of_a_file_that_was_cut_short_the_whole_rows_can_be_taken(
+    cut: str, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    path = tmp_path / "cut.vec"
+    path.write_text(cut)
+    refused = command("import", path, "--out", tmp_path / "model")
+    assert (refused.code, "--skip-bad" in refused.err) == (2, True)
+    taken = command("import", path, "--out", tmp_path / "model", "--skip-bad")
+    assert taken.code == 0, taken.err
+    assert ("the header promises 5 words" in taken.err) == cut.startswith("5")
+    assert [word for word, _ in firth.load(tmp_path / "model").neighbours("a")] == ["b"]
+
+
+@pytest.mark.parametrize(
     ("content", "says"),
     [
         ("2 3\na 1 2\nb 3 4\n", r"none of its 2 rows .*the header promises 2 words of width 3 \(line 1\); fix"),

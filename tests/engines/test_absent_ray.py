@@ -9,6 +9,7 @@ import pytest
 
 from firth import samples
 
+REMEDY = "run `pip install '.[ray]'` in the folder of firth's source."
 WITHOUT = """
 import sys
 from importlib.machinery import PathFinder
@@ -58,7 +59,7 @@ def test_one_machine_needs_no_extra(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--engine", "ray"), "firth: --engine ray needs ray: pip install 'firth[ray]'.\n"),
+        (("--engine", "ray"), f"firth: --engine ray needs ray; {REMEDY}\n"),
         (("--engine", "spark"), "firth: There is no engine 'spark' (known: local, ray).\n"),
     ],
 )
@@ -72,4 +73,4 @@ def test_what_is_missing_is_one_sentence(tmp_path: Path, arguments: tuple[str, .
 def test_a_url_needs_fsspec(tmp_path: Path) -> None:
     done = firth_without("prepare", "s3://bucket/texts", "--out", tmp_path / "data")
     assert done.returncode == 2
-    assert done.stderr == "firth: s3://bucket/texts needs fsspec: pip install 'firth[ray]'.\n"
+    assert done.stderr == f"firth: s3://bucket/texts needs fsspec; {REMEDY}\n"

@@ -145,7 +145,7 @@ def test_an_empty_file_is_an_error(tmp_path, corpus, tokenizer):
 
 def test_a_wrong_kind_of_document_is_an_error(tmp_path, corpus, tokenizer):
     reading = Reading(documents="page")  # type: ignore[arg-type]
-    with pytest.raises(BadConfig, match="documents must be one of"):
+    with pytest.raises(BadConfig, match="`documents=` must be one of"):
         distributed.prepare(InProcess(), corpus, tmp_path / "out", tokenizer=tokenizer, reading=reading)
 
 

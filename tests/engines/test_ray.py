@@ -1,6 +1,6 @@
 """Work on a local Ray cluster: the same bytes for any number of workers, and nothing lost with a killed one.
 
-Skipped without ray (`pip install 'firth[ray]'`).
+Skipped without ray (`pip install '.[ray]'`).
 """
 
 import os

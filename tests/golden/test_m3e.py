@@ -71,7 +71,7 @@ def test_the_page_tells_the_truth_about_chinese_senses(
     model: Model, word: str, file: str, right: int, total: int
 ) -> None:
     """In both files the first ten lines have one sense, the others the second."""
-    lines = (Path(__file__).parents[2] / f"docs/senses/{file}.txt").read_text("utf-8").splitlines()
+    lines = (Path(__file__).parents[2] / f"firth/samples/senses/{file}.txt").read_text("utf-8").splitlines()
     groups = find_senses(model, word, lines, count=2).groups
     assert sum(map(len, groups)) == total
     assert sum(max(sum(one.line <= 10 for one in g), sum(one.line > 10 for one in g)) for g in groups) == right

@@ -1,13 +1,18 @@
 """Fine-tuning, evaluation and prediction work where the packages that only prepare text are not installed."""
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from firth import samples
+from firth.errors import absent
+
+ROOT = Path(__file__).parents[2]
 
 WITHOUT = """
 import sys
@@ -62,3 +67,22 @@ def test_the_packages_are_really_absent(tmp_path: Path) -> None:
     done = firth_without("prepare", texts, "--out", tmp_path / "data")
     assert done.returncode == 2
     assert "pip install sentencex" in done.stderr
+
+
+def test_every_extra_that_is_named_is_there_and_installed_from_the_source() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        known = set(tomllib.load(file)["project"]["optional-dependencies"])
+    named = set()
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "firth").rglob("*.py")]:
+        text = path.read_text("utf-8")
+        assert not re.search(r"pip install '?firth\[", text), f"{path}: firth is in no registry"
+        for extras in re.findall(r"pip install '\.\[([\w,]+)\]'", text):
+            named |= set(extras.split(","))
+        named |= set(re.findall(r"""\b(?:install\(|absent\([^)]*extra=)["'](\w+)["']""", text))
+    assert named <= known
+    assert {"ann", "convert", "data", "onnx", "plot", "ray", "serve", "vectors"} <= named
+
+
+def test_an_absent_package_has_one_sentence() -> None:
+    sentence = str(absent("pyarrow", extra="data", user="rows.parquet"))
+    assert sentence == "rows.parquet needs pyarrow; run `pip install '.[data]'` in the folder of firth's source."

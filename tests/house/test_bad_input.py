@@ -77,11 +77,30 @@ def test_options_of_prepare(refused: Callable[..., str], tmp_path: Path, run: Pa
     assert "already exists" in refused("prepare", path, "--out", tmp_path / "there", "--vocab-size", 40)
     assert "has its own" in refused("prepare", path, "--out", tmp_path / "d", "--tokenizer", run, "--vocab-size", 40)
     assert "nowhere" in refused("prepare", path, "--out", tmp_path / "d", "--tokenizer", tmp_path / "nowhere")
-    assert "documents" in refused("prepare", path, "--out", tmp_path / "d", "--documents", "page", "--vocab-size", 40)
+    assert "did you mean wordpiece?" in refused("prepare", path, "--out", tmp_path / "d", "--tokenizer", "wordpeice")
     assert "processes" in refused("prepare", path, "--out", tmp_path / "d", "--processes", -1, "--vocab-size", 30)
     assert "--field body is for JSON lines and Parquet" in refused(
         "prepare", path, "--out", tmp_path / "d", "--field", "body", "--vocab-size", 40
     )
+
+
+@pytest.mark.parametrize(
+    ("documents", "says"),
+    [
+        ("lines", "--documents must be one of blank-line, file, line, field; it is 'lines'; did you mean 'line'?"),
+        ("page", "--documents must be one of blank-line, file, line, field; it is 'page'."),
+        ("field", "text.txt is plain text and has no field 'text'; choose blank-line, file or line for --documents."),
+    ],
+)
+def test_the_end_of_documents_is_checked_before_a_vocabulary_is_trained(
+    documents: str, says: str, command: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(WORDS * 3)
+    code, _, err = command("prepare", path, "--out", tmp_path / "d", "--documents", documents, "--vocab-size", 40)
+    assert code == 2
+    assert says in err
+    assert "Training a vocabulary" not in err
 
 
 @pytest.mark.parametrize(
@@ -180,6 +199,14 @@ def test_models_asked_for_what_they_have_not(refused: Callable[..., str], run: P
     )
 
 
+@pytest.mark.parametrize("mask", ["[mask]", "[Mask]", "[MASK]"])
+def test_a_mask_is_read_in_any_case(mask: str, run: Path, command: Command) -> None:
+    for text in ("The [MASK] is open.", "这家[MASK]很好。"):
+        expected = firth.load(run).fill(text)
+        assert firth.load(run).fill(text.replace("[MASK]", mask)) == expected
+    assert expected[0].token in command("fill", run, f"这家{mask}很好。").out
+
+
 def test_blank_lines_of_embed_are_told_once_and_rightly(command: Command, run: Path, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a text\n\n\nanother\n")
     told = command("embed", run, "--file", tmp_path / "lines.txt", "--out", tmp_path / "v.npy").err
@@ -209,6 +236,14 @@ def test_rows_of_another_task_say_which_form_is_wanted(refused: Callable[..., st
     assert "use --preset mrpc, name it with" in refused("check", mrpc, "--task", "classify")
 
 
+def test_a_field_that_is_no_text_is_shown_as_the_file_has_it(refused: Callable[..., str], tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": 3, "label": "a"}\n{"text": null, "label": "b"}\n')
+    assert "row 1: the text is 3, not text" in refused("check", rows, "--task", "classify")
+    rows.write_text('{"text": {"a": null}, "label": "b"}\n')
+    assert 'row 1: the text is {"a": null}, not text' in refused("check", rows, "--task", "classify")
+
+
 def test_numbers_out_of_range(refused: Callable[..., str], command: Command, run: Path, tmp_path: Path) -> None:
     rows = samples.labelled("classify", "en")
     finetune = ("finetune", run, "--task", "classify", "--train", rows, "--out", tmp_path / "run")
@@ -220,6 +255,33 @@ def test_numbers_out_of_range(refused: Callable[..., str], command: Command, run
     for top in (0, 2.5):
         with pytest.raises(BadConfig, match="`top=` must be a whole number of at least 1"):
             firth.load(run).fill("The [MASK].", top=top)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("epochs", "3"), "write epochs=3, not epochs 3."),
+        (("epochs", "=", "3"), "write epochs=3, not epochs 3."),
+        (("epochs", "=3"), "write epochs=3, not epochs 3."),
+        (("train.optim.rate", "1e-4"), "write train.optim.rate=1e-4, not train.optim.rate 1e-4."),
+        (("other",), "Name one model; there are 2: run, other."),
+    ],
+)
+@pytest.mark.parametrize("name", ["finetune", "tune"])
+def test_settings_without_an_equals_sign(
+    name: str,
+    words: tuple[str, ...],
+    says: str,
+    refused: Callable[..., str],
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(run.parent)
+    rows = samples.labelled("classify", "en")
+    assert says in refused(name, "run", *words, "--task", "classify", "--train", rows, "--out", tmp_path / "run")
+    if len(words) > 1:
+        assert says in refused(name, *words, "--task", "classify", "--train", rows, "--out", tmp_path / "run")
 
 
 @pytest.mark.parametrize("minutes", ["nan", "inf", "-1", "0"])

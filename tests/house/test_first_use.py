@@ -365,6 +365,33 @@ def test_columns_that_cannot_be_meant_are_refused(run: Path, tmp_path: Path, com
     assert len(refused.err) < len(str(prose)) + 400
 
 
+def test_words_for_labels_are_suggested_in_the_language_of_the_rows(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    suggested = "--words 好评=好,差评=差."
+    options = ("--task", "classify", "--few", "prompt", "--out", tmp_path / "out")
+    for labels in (("好评", "差评"), ("positive", "negative")):
+        rows = tmp_path / f"{labels[0]}.tsv"
+        rows.write_text("text\tlabel\n" + f"今天的菜很好吃\t{labels[0]}\n汤是冷的，不好喝\t{labels[1]}\n" * 8)
+        refused = command("finetune", run, "--train", rows, *options)
+        assert (refused.code, suggested in refused.err, ", ".join(sorted(labels)) in refused.err) == (2, True, True)
+    shown = command("predict", run, "今天真好。", "--words", "好评").err
+    assert '--pattern "{text} 总之很[MASK]。" and --words 好评=好,差评=差' in shown
+    assert "--words 好评=好,差评=差" in command("predict", run, "今天真好。", "--words", "好评=好").err
+    english = tmp_path / "english.tsv"
+    english.write_text(ROWS)
+    assert "--words positive=great,negative=terrible." in command("finetune", run, "--train", english, *options).err
+
+
+def test_a_folder_for_a_fine_tuned_model_says_what_to_give(
+    reviews: Path, data: Path, tmp_path: Path, command: Command
+) -> None:
+    refused = command("evaluate", reviews, "--data", data)
+    assert "fine-tuned for classify, so give a file of labelled rows as --data." in refused.err
+    (tmp_path / "rows.tsv").write_text(ROWS)
+    assert command("evaluate", reviews, "--data", tmp_path / "rows.tsv").code == 0
+
+
 def test_the_remedy_of_a_prompt_without_words_can_be_typed(run: Path, tmp_path: Path, command: Command) -> None:
     rows = tmp_path / "rows.tsv"
     rows.write_text(ROWS)

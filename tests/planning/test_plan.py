@@ -160,6 +160,18 @@ def test_a_sample_with_half_a_character_is_planned_with(tmp_path: Path) -> None:
     assert firth.plan(text=tmp_path / "rows.jsonl", size="mini", gpu="cpu").text.tokens > 20
 
 
+def test_only_the_field_of_a_row_is_text(tmp_path: Path) -> None:
+    prose = samples.prose("zh").read_text("utf-8").split("\n\n")
+    rows = [json.dumps({"id": "x" * 500, "text": text}) for text in prose]  # escapes, and a field that nobody reads
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows) + "\n")
+    (tmp_path / "text.txt").write_text("\n\n".join(prose) + "\n")
+    plain, table = (
+        firth.plan(text=tmp_path / name, size="mini", gpu="cpu").text for name in ("text.txt", "rows.jsonl")
+    )
+    assert table.num_bytes > 2 * plain.num_bytes
+    assert table.tokens == pytest.approx(plain.tokens, rel=0.02)
+
+
 @pytest.mark.parametrize(("written", "expected"), [("20GB", 2e10), ("1.5 tb", 1.5e12), ("300M", 3e8), ("12", 12.0)])
 def test_sizes(written: str, expected: float) -> None:
     assert parse_size(written) == expected

@@ -205,7 +205,7 @@ def test_without_faiss_a_large_index_is_searched_exactly(
     monkeypatch.setitem(sys.modules, "faiss", None)  # importing it fails
     index = build_index([samples.prose("en")], tmp_path / "index", model=run)
     assert index.graph is None
-    assert "pip install 'firth[ann]'" in caplog.text
+    assert "pip install '.[ann]'" in caplog.text
     model = firth.load(run)
     text = index.passage(3).text
     assert index.ask(model, text, top=1)[0].number == 3

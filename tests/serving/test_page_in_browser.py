@@ -18,7 +18,7 @@ from firth.run_folder import LOCK
 from firth.tokenizers.bpe import BPE
 from firth.tokenizers.wordpiece import WordPiece
 
-pytest.importorskip("websockets", reason="websockets is not installed (pip install 'firth[dev]')")
+pytest.importorskip("websockets", reason="websockets is not installed (pip install '.[dev]')")
 from bench.browser import Browser, Page, browser, chromium
 
 pytestmark = pytest.mark.skipif(

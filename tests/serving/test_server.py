@@ -17,6 +17,7 @@ from firth.inference.model import Model
 from firth.lock import Lock
 from firth.run_folder import LOCK
 from firth.search.index import SearchIndex
+from firth.serving.responses import in_fields
 from firth.serving.routes import TABLE
 
 TEXTS = ["The door is open.", "这是一个很好的下午。", "", "word " * 150, "Two doors 🚪 and 一扇门."]
@@ -308,6 +309,31 @@ def test_no_inputs_to_predict_are_told_what_to_give(served: Any) -> None:
     assert answer.json()["error"]["message"] == (
         "'inputs' must be a list of at least one input: a text, a list of texts, or an object with the task's columns."
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "body", "says"),
+    [
+        ("compare", "/predict", {"inputs": ["x"]}, "Give both texts, or rows with the columns first and second."),
+        ("answer", "/predict", {"inputs": ["x"]}, "or rows with the fields question and context."),
+        ("answer", "/predict", {"inputs": [{"question": "x"}]}, "it is {'question': 'x'}."),
+        ("choose", "/predict", {"inputs": ["x"]}, "or rows with the fields context and options."),
+        ("tag", "/predict", {"inputs": [{"foo": "x"}]}, "it is {'foo': 'x'}."),
+        ("plain", "/rewrite", {"texts": ["a"]}, "fine-tuning with task rewrite makes"),
+    ],
+)
+def test_errors_are_in_the_terms_of_a_request(model: str, path: str, body: Any, says: str, served: Any) -> None:
+    answer = served.post(path, {"model": model, **body})
+    assert answer.status_code == 422
+    message = answer.json()["error"]["message"]
+    assert says in message
+    assert "`" not in message
+    assert "None" not in message
+
+
+def test_arguments_become_fields() -> None:
+    assert in_fields("several tasks (a, b); name one with `task=`.") == "several tasks (a, b); name one with 'task'."
+    assert in_fields("use `few='contrast'`, see `firth info`") == "use few contrast, see `firth info`"
 
 
 def test_a_model_tells_the_languages_it_reads(served: Any) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,21 @@ def test_from_the_command_to_the_page(tmp_path: Path, command: Callable[..., Any
     command("study", "similarity", "--out", tmp_path / "two")
     again = [json.loads(line) for line in (tmp_path / "two/similarity/rows.jsonl").read_text("utf-8").splitlines()]
     assert [(row["key"], row["score"]) for row in again] == [(row["key"], row["score"]) for row in rows]
+
+
+@pytest.mark.parametrize("name", studies.TABLE)
+def test_a_study_of_an_installed_package_finds_its_files(name: str, tmp_path: Path) -> None:
+    """Outside the package only models and data of the user are read, and what is inside is installed with it."""
+    root = Path(firth.__file__).parents[1]
+    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["firth"]
+    study: Study = resolve(studies.TABLE, name, "study")
+    found: set[Path] = set()
+    for cell in study.cells(Sources(tmp_path)):
+        for paths in cell.run.files.values():
+            found.update(path.relative_to(root) for path in paths if path.is_relative_to(root))
+    for path in found:
+        assert path.parts[0] == "firth"
+        assert path.suffix == ".py" or any(path.relative_to("firth").match(pattern) for pattern in patterns), path
 
 
 def test_a_study_that_was_killed_goes_on(tmp_path: Path, command: Callable[..., Any]) -> None:

@@ -48,6 +48,7 @@ def test_words_may_be_a_dict(run: Path) -> None:
 
 def test_the_usual_pattern_is_in_the_language_of_the_words() -> None:
     assert PromptConfig(label_words="yes=great,no=bad").sentence == "{text} It was [MASK]."
+    assert PromptConfig(pattern="{text} So [mask]!", label_words="yes=great").sentence == "{text} So [MASK]!"
     assert PromptConfig(label_words="正面=好/棒,负面=差").sentence == "{text} 总之很[MASK]。"
     assert PromptConfig(label_words="正面=好,负面=差", pattern="{text} [MASK]").sentence == "{text} [MASK]"
 

@@ -59,6 +59,36 @@ def test_columns_become_sentences_with_places(read: Callable[..., Labelled]) -> 
     assert read(CONLL, tag_column=2).labels == {"tag": (".", "NN", "NNP", "VBZ")}
 
 
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("text\tlabel\nthe soup was cold\tbad\na lovely day\tgood\n", "a table of texts"),
+        ("the soup was cold\tbad\n\na lovely day\tgood\n\n", "a table of texts"),
+        ("今天天气好\tgood\n汤是冷的\tbad\n", "a text on each line"),
+        ("我们 在 图书馆 。\n他 来 了\n我 不 知道\n", "a text on each line"),
+        ('{"text": "a b", "label": "x"}\n{"text": "c", "label": "y"}\n', "JSON lines"),
+    ],
+)
+def test_a_file_of_another_task_says_what_it_looks_like(read: Callable[..., Labelled], text: str, form: str) -> None:
+    expected = f"columns of tagged words but like {form}; a word and its tag are expected on each line"
+    with pytest.raises(BadInput, match=expected) as error:
+        read(text)
+    assert "`task='classify'`" in str(error.value)
+    assert "`format='words'`" in str(error.value)
+
+
+def test_columns_that_tabs_and_spaces_separate_are_columns(read: Callable[..., Labelled]) -> None:
+    data = read("EU NNP\tB-ORG\nrejects VBZ\tO\n\nPeace NN\tO\n")
+    assert [example.gold for example in data.examples["train"]] == [("B-ORG", "O"), ("O",)]
+
+
+def test_a_table_of_texts_is_not_read_as_words_without_tags(tmp_path: Path) -> None:
+    table = tmp_path / "texts.tsv"
+    table.write_text("text\tlabel\nthe soup was cold\tbad\na lovely day\tgood\n")
+    with pytest.raises(BadInput, match=r"write each text on a line of its own into a file that ends in \.txt"):
+        TagReader(TagConfig()).read(table, [], labelled=False)
+
+
 def test_chinese_characters_stand_without_spaces(read: Callable[..., Labelled]) -> None:
     data = read("北 B-LOC\n京 I-LOC\n有 O\nBERT O\n\n我0 O\n们1 O\n")
     assert [e.texts[0] for e in data.examples["train"]] == ["北京有BERT", "我0们1"]

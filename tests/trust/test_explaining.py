@@ -96,7 +96,7 @@ def test_gradients_add_up_to_the_difference_from_masks(
 
 
 def test_gradients_are_captums(classifier: Callable[..., Model], monkeypatch: pytest.MonkeyPatch) -> None:
-    attr = pytest.importorskip("captum.attr", reason="captum is not installed (pip install 'firth[bench]')")
+    attr = pytest.importorskip("captum.attr", reason="captum is not installed (pip install '.[bench]')")
     model = classifier()
     monkeypatch.setattr(explaining, "STEPS", 64)
     [found] = model.explain([TEXT], by="gradients")

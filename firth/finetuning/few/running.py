@@ -72,6 +72,7 @@ def _validation(request: FinetuneRequest, few: FewRequest, *, device: str | None
     rows = read_labelled(plain_request)
     if len(rows.labels) != 1 or getattr(rows.config, "kind", "") != "one":
         raise BadConfig(f"`few='{few.way}'` chooses one label of one column for a text; use it with kind=one.")
+    ways.check_words(few.way, request, rows)
     unlabelled: Sequence[Example] = ()
     if few.unlabelled:
         if any(len(row.texts) > 1 for row in rows.examples["train"]):

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 from firth.errors import BadConfig
 from firth.finetuning.job_config import FinetuneRequest
+from firth.finetuning.labelled import Labelled
+from firth.tasks.prompt import words_example
 
 BATCH = 16
 """Rows of a batch."""
@@ -55,14 +57,22 @@ def check(few: str, request: FinetuneRequest) -> None:
     if len(request.tasks) != 1 or request.tasks[0] not in ("classify", "prompt"):
         raise BadConfig(f"`few='{few}'` chooses one label for a text: give `task='classify'`.")
     has_words = bool(request.options.get("label_words"))
-    if few == "prompt" and not has_words:
-        raise BadConfig(
-            "`few='prompt'` needs `label_words=` for the labels, such as `label_words='positive=great,negative=bad'`."
-        )
     if few in ("plain", "contrast") and has_words:
         raise BadConfig(
             f"`label_words=` and `pattern=` are for `few='prompt'` or `few='choose'`, not for `few='{few}'`."
         )
+
+
+def check_words(few: str, request: FinetuneRequest, rows: Labelled) -> None:
+    """Raises for a prompt without words; the example is in the language of the rows."""
+    if few != "prompt" or request.options.get("label_words"):
+        return
+    (names,) = rows.labels.values()
+    texts = [text for row in rows.examples["train"] for text in row.texts]
+    raise BadConfig(
+        f"`few='prompt'` needs `label_words=` for the labels ({', '.join(names)}), such as "
+        f"{words_example([*names, *texts])}."
+    )
 
 
 def possible(few: str, request: FinetuneRequest) -> list[str]:

@@ -13,7 +13,7 @@ from firth import checkpoint as checkpoints
 from firth import compression
 from firth.checkpoint import Checkpoint
 from firth.compression.method import CompressionJob
-from firth.compression.vectors import TARGET, VectorCopy
+from firth.compression.vectors import TARGET, VectorCopy, _with_place_of_cls
 from firth.convert.sentence_transformers import Embedding
 from firth.convert.vector_head import VectorHead
 from firth.data.packing import pack_tokens
@@ -83,6 +83,25 @@ def test_the_distance_of_vectors() -> None:
     first = (1 - 2**-0.5) ** 2 + 0.5
     second = 0.6**2 + 1.2**2
     assert float(normal.sums["vectors"]) == pytest.approx((first + second) / 2.5)
+
+
+def test_the_classification_token_of_a_student_may_be_its_last(pretrained: Path) -> None:
+    student = checkpoints.load(pretrained)
+    embedding = Embedding("cls+mean", normalise=True)
+    assert _with_place_of_cls(embedding, student) == embedding
+    student.encoder.cls_last = True
+    assert _with_place_of_cls(embedding, student) == Embedding("last+mean", normalise=True)
+
+
+def test_the_precision_of_copying_is_that_of_the_settings(copy: Compress) -> None:
+    usual, exact, rounded = (
+        copy(LINES, folder=name, epochs=1.0, **settings)
+        for name, settings in (("usual", {}), ("fp32", {"precision": "fp32"}), ("bf16", {"precision": "bf16"}))
+    )
+    for name, weights in usual.encoder.state_dict().items():
+        assert torch.equal(weights, exact.encoder.state_dict()[name])
+    table = "embeddings.tokens.weight"
+    assert not torch.equal(rounded.encoder.state_dict()[table], exact.encoder.state_dict()[table])
 
 
 def test_a_student_learns_where_vectors_lie(copy: Compress, pretrained: Path, tmp_path: Path) -> None:
