@@ -207,7 +207,8 @@ def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
     if not rate:
         return replace(data, examples={**data.examples, "dev": data.examples["train"]}, learned_from=True)
     rows = data.examples["train"]
-    group_of = resolve(name).reader(data.config).group
+    reader = resolve(name).reader(data.config)
+    group_of = reader.group
     chosen = _chosen_groups(rows, group_of, rate=rate, seed=seed)
     train = [row for row in rows if group_of(row) not in chosen]
     dev = [row for row in rows if group_of(row) in chosen]
@@ -215,7 +216,8 @@ def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
         num_groups = len({group_of(row) for row in rows})
         shared = f" on {num_groups} different texts or passages" if num_groups < len(rows) else ""
         num_rows = counted(len(rows), "training row")
-        raise BadInput(f"Only {num_rows}{shared}: too few to hold some out; give a `dev=` file.")
+        form = f" The file needs {reader.between_rows}." if reader.between_rows else ""
+        raise BadInput(f"Only {num_rows}{shared}: too few to hold some out; give a `dev=` file.{form}")
     return replace(data, examples={**data.examples, "train": train, "dev": dev}, held_out=True)
 
 

@@ -89,6 +89,10 @@ class TagReader(Reader):
     config: TagConfig
     endings = (".conll", ".bio", ".iob", ".bmes", ".tsv")
 
+    @property
+    def between_rows(self) -> str:
+        return "" if self.config.format in ("words", "tagged") else "a blank line between sentences"
+
     def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Sentence]:
         config = self.config
         if config.format == "words":

@@ -80,6 +80,11 @@ class Reader:
     endings: ClassVar[tuple[str, ...]] = (".tsv", ".csv", ".json", ".jsonl")
     """Files that `predict` reads with `read`; each line of any other file is a text."""
 
+    @property
+    def between_rows(self) -> str:
+        """What must stand between two rows, where a line is not a row."""
+        return ""
+
     def locate(self, path: Path) -> TaskConfig:
         """The config with the columns that only the training file's header tells, for files that have fewer columns."""
         return self.config

@@ -77,6 +77,12 @@ def test_a_file_of_another_task_says_what_it_looks_like(read: Callable[..., Labe
     assert "`format='words'`" in str(error.value)
 
 
+def test_columns_without_blank_lines_are_one_sentence(read: Callable[..., Labelled]) -> None:
+    data = read("EU B-ORG\nrejects O\nit O\n")
+    with pytest.raises(BadInput, match=r"Only 1 training row.* The file needs a blank line between sentences"):
+        labelled.hold_out("tag", data, rate=0.1, seed=1)
+
+
 def test_columns_that_tabs_and_spaces_separate_are_columns(read: Callable[..., Labelled]) -> None:
     data = read("EU NNP\tB-ORG\nrejects VBZ\tO\n\nPeace NN\tO\n")
     assert [example.gold for example in data.examples["train"]] == [("B-ORG", "O"), ("O",)]
