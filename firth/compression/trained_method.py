@@ -25,6 +25,7 @@ from firth.finetuning.labelled import Labelled
 from firth.run_folder import RunFolder, is_begun
 from firth.run_source import model_sha256
 from firth.tasks.task import Head, Labels
+from firth.tensors import Encoder, Goal
 from firth.train.parallel import current_world
 
 STUDENT = "student"
@@ -71,6 +72,10 @@ class TrainingExtension(Extension):
             raise BadInput(
                 f"{self.job.model} chooses from {_listed(known)}, but the training rows have {_listed(rows.labels)}."
             )
+
+    def goal(self, head: Head, encoder: Encoder) -> Goal:
+        self.start_head(head)
+        return head
 
     def start_head(self, head: Head) -> None:
         """Gives a head the weights of the original's, if it has the same shape."""

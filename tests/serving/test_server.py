@@ -130,7 +130,7 @@ def test_neighbours_and_meaning(served: Any, models: dict[str, Model]) -> None:
     similar = np.array(found["similarities"])
     assert np.allclose(np.diag(similar), 1, atol=1e-5)
     assert np.allclose(similar, similar.T, atol=1e-6)
-    assert max(abs(one["x"]) for one in found["occurrences"]) == pytest.approx(1)
+    assert max(max(abs(one["x"]), abs(one["y"])) for one in found["occurrences"]) == pytest.approx(1)
     assert served.post("/meaning", {"word": "moon", "texts": texts}).status_code == 422
 
 
