@@ -50,7 +50,7 @@ class AbsoluteConfig(EncoderDecoderConfig):
         if not 0 <= self.ffn_dropout < 1:
             raise BadConfig("ffn_dropout must be at least 0 and below 1.")
         if self.init == "neighbours" and self.positions != "learned":
-            raise BadConfig("init=neighbours needs positions=learned.")
+            raise BadConfig("init=neighbours needs learned positions, such as encoder.transformer.positions=learned.")
 
 
 class Sinusoids(nn.Module):
@@ -111,7 +111,8 @@ def start_at_neighbours(network: EncoderDecoder, config: AbsoluteConfig) -> None
         start_positions(half.embed.positions, init_std=init_std)  # type: ignore[arg-type]
         if isinstance(half.embed.project, nn.Linear):
             start_projection(half.embed.project)
-        for first in half.blocks[:1]:
+        if len(half.blocks):
+            first = half.blocks[0]
             assert isinstance(first, Block)
             start_heads(first.attention, embedding_width=config.table_width)
     for block in network.decoder.blocks:

@@ -37,6 +37,15 @@ PUBLISHED = {"tiny": 4.4, "mini": 11.2, "small": 28.8, "medium": 41.4, "base": 1
 """Millions of parameters of the encoder with its pooler and a vocabulary of 30,522 (Turc et al. 2019, table 1)."""
 
 
+@pytest.mark.parametrize("name", ["bert", "roberta", "electra", "small", "bart"])
+def test_narrow_networks_begin_with_larger_weights(name: str) -> None:
+    by_size = {}
+    for size in ("tiny", "mini", "base", "large"):
+        (shape,) = lineage.make(name, size).encoder.values()
+        by_size[size] = shape.init_std
+    assert by_size == {"tiny": 0.049, "mini": 0.035, "base": 0.02, "large": 0.02}
+
+
 @pytest.mark.parametrize("name", ["bert", "xlnet", "transformer", "t5"])
 def test_the_default_size_learns_faster_than_large_models(name: str) -> None:
     rate, wider, large = (lineage.make(name, size).train.optim.rate for size in ("8x384", "12x384", "large"))
